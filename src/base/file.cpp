@@ -1,0 +1,215 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quatrain {
+namespace {
+
+std::string system_message() {
+  return std::generic_category().message(errno);
+}
+
+void sync_directory(const fs::path& directory) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY);
+  if (descriptor < 0) return;  // some file systems do not open directories; the rename itself stands
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+std::string read_gzip(const fs::path& path, size_t limit) {
+  gzFile file = gzopen(path.c_str(), "rb");
+  require(file != nullptr, "{}: cannot open: {}", path.string(), system_message());
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> close(file, gzclose);
+  std::string text;
+  std::vector<char> chunk(1 << 20);
+  for (;;) {
+    const int count = gzread(file, chunk.data(), static_cast<unsigned>(chunk.size()));
+    if (count < 0) {
+      int code = 0;
+      fail("{}: not a sound gzip file: {}", path.string(), gzerror(file, &code));
+    }
+    if (count == 0) break;
+    text.append(chunk.data(), static_cast<size_t>(count));
+    require(text.size() <= limit, "{}: unpacks to more than {} bytes", path.string(), limit);
+  }
+  int code = Z_OK;
+  gzerror(file, &code);
+  require(code == Z_OK || code == Z_STREAM_END, "{}: the gzip stream is truncated", path.string());
+  return text;
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, size_t limit) {
+  std::error_code error;
+  require(!fs::is_directory(path, error), "{}: is a directory, a file is needed", path.string());
+  if (path.extension() == ".gz") return read_gzip(path, limit);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  require(descriptor >= 0, "{}: cannot open: {}", path.string(), system_message());
+  std::string text;
+  std::vector<char> chunk(1 << 20);
+  for (;;) {
+    const ssize_t count = ::read(descriptor, chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 || text.size() + static_cast<size_t>(count) > limit) {
+      const std::string reason = count < 0 ? system_message() : fmt::format("is larger than {} bytes", limit);
+      ::close(descriptor);
+      fail("{}: cannot read: {}", path.string(), reason);
+    }
+    if (count == 0) break;
+    text.append(chunk.data(), static_cast<size_t>(count));
+  }
+  ::close(descriptor);
+  return text;
+}
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  require(descriptor >= 0, "{}: cannot open: {}", path.string(), system_message());
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    fail("{}: is not a regular file", path.string());
+  }
+  size_ = static_cast<size_t>(status.st_size);
+  if (size_ > 0) {
+    void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (map == MAP_FAILED) {
+      ::close(descriptor);
+      fail("{}: cannot map: {}", path.string(), system_message());
+    }
+    data_ = static_cast<const std::byte*>(map);
+  }
+  ::close(descriptor);
+}
+
+void MappedFile::reset() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  data_ = nullptr;
+  size_ = 0;
+}
+
+MappedFile::~MappedFile() {
+  reset();
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this != &other) {
+    reset();
+    path_ = std::move(other.path_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), temporary_(path_) {
+  temporary_ += ".tmp";
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  require(descriptor_ >= 0, "{}: cannot create: {}", temporary_.string(), system_message());
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, size_t size) {
+  const char* next = static_cast<const char*>(data);
+  for (size_t left = size; left > 0;) {
+    const ssize_t count = ::write(descriptor_, next, left);
+    if (count < 0 && errno == EINTR) continue;
+    require(count > 0, "{}: cannot write: {}", path_.string(), system_message());
+    next += count;
+    left -= static_cast<size_t>(count);
+  }
+  size_ += size;
+}
+
+void AtomicFile::write_at(size_t offset, const void* data, size_t size) {
+  require(offset + size <= size_, "{}: write_at past the end", path_.string());
+  const ssize_t count = ::pwrite(descriptor_, data, size, static_cast<off_t>(offset));
+  require(count == static_cast<ssize_t>(size), "{}: cannot write: {}", path_.string(), system_message());
+}
+
+void AtomicFile::commit() {
+  require(::fsync(descriptor_) == 0, "{}: cannot flush to disk: {}", path_.string(), system_message());
+  require(::rename(temporary_.c_str(), path_.c_str()) == 0, "{}: cannot rename into place: {}",
+          path_.string(), system_message());
+  ::close(std::exchange(descriptor_, -1));
+  sync_directory(parent_of(path_));
+}
+
+void write_file(const fs::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+AtomicDirectory::AtomicDirectory(fs::path path) : path_(std::move(path)) {
+  if (!path_.has_filename()) path_ = path_.parent_path();  // "out/" and "out" are one directory
+  std::error_code error;
+  require(!fs::exists(path_, error) || (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
+          "{}: exists and is not an empty directory; remove it or choose another name", path_.string());
+  temporary_ = path_;
+  temporary_ += ".partial";
+  fs::create_directories(temporary_, error);
+  require(!error, "{}: cannot create: {}", temporary_.string(), error.message());
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (keep_ || temporary_.empty()) return;
+  std::error_code error;
+  fs::remove_all(temporary_, error);
+}
+
+void AtomicDirectory::commit() {
+  std::error_code error;
+  sync_directory(temporary_);
+  if (fs::is_directory(path_, error)) fs::remove(path_, error);  // empty: the constructor saw to that
+  fs::rename(temporary_, path_, error);
+  require(!error, "{}: cannot rename into place: {}", path_.string(), error.message());
+  sync_directory(parent_of(path_));
+  temporary_.clear();
+}
+
+fs::path find_shipped(const fs::path& relative) {
+  std::vector<fs::path> roots;
+  if (const char* root = std::getenv("QUATRAIN_DATA")) roots.emplace_back(root);
+  std::error_code error;
+  const fs::path executable = fs::read_symlink("/proc/self/exe", error);
+  if (!error) roots.push_back(executable.parent_path().parent_path() / "share" / "quatrain");
+  roots.emplace_back(QUATRAIN_DATADIR);
+  roots.emplace_back(QUATRAIN_SOURCE_DIR);
+  std::string looked;
+  for (const fs::path& root : roots) {
+    if (fs::exists(root / relative, error)) return root / relative;
+    looked += "\n  " + (root / relative).string();
+  }
+  fail("{}: not found; looked at:{}\nset QUATRAIN_DATA to the folder that holds it", relative.string(),
+       looked);
+}
+
+}  // namespace quatrain

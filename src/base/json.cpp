@@ -1,0 +1,51 @@
+#include "base/json.h"
+
+namespace quatrain {
+namespace {
+
+constexpr int kMaxDepth = 256;  // nlohmann's DOM destructor and our readers recurse
+
+// Nesting outside strings; cheap enough to run before every parse.
+void check_depth(std::string_view text, std::string_view where) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      require(++depth <= kMaxDepth, "{}: JSON is nested deeper than {} levels", where, kMaxDepth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+}
+
+template <typename Document>
+Document parse(std::string_view text, std::string_view where) {
+  check_depth(text, where);
+  try {
+    return Document::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    fail("{}: not valid JSON: {}", where, error.what());
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view where) {
+  return parse<Json>(text, where);
+}
+
+OrderedJson parse_ordered_json(std::string_view text, std::string_view where) {
+  return parse<OrderedJson>(text, where);
+}
+
+Json read_json(const fs::path& path) {
+  return parse_json(read_file(path), path.string());
+}
+
+}  // namespace quatrain

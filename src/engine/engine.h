@@ -1,0 +1,63 @@
+// The engine: a loaded model (16-bit or artifact), its paged KV cache, and batched forward passes on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "model/config.h"
+
+namespace quatrain {
+
+struct EngineOptions {
+  int threads = 0;              // 0: the cores this process may use
+  int64_t context = 0;          // longest sequence; 0: the model's limit
+  int64_t prefill_chunk = 256;  // tokens of one sequence that run through the layers together
+  int64_t kv_tokens = 0;  // tokens that all sequences together may hold; 0: grows as needed up to free memory
+};
+
+/// What one sequence feeds into a forward pass.
+struct BatchItem {
+  enum class Logits { None, Last, All };
+  int64_t sequence = 0;
+  std::span<const int32_t> tokens;
+  Logits logits = Logits::Last;
+};
+
+/// Receives the logits of one token: item and token are positions in the batch and in its tokens. Called in
+/// order, from the calling thread; the span is valid during the call.
+using LogitsSink = std::function<void(int64_t item, int64_t token, std::span<const float> logits)>;
+
+class Engine {
+ public:
+  /// Loads a hub directory (16-bit or artifact), a GGUF file or a llama2.c file. Everything that could fail
+  /// at the first token (shapes, group sizes, missing tensors) fails here, by name.
+  static std::unique_ptr<Engine> load(const fs::path& model, const EngineOptions& options = {});
+  virtual ~Engine() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  /// The longest sequence this engine runs.
+  virtual int64_t context() const = 0;
+  virtual int threads() const = 0;
+  /// Bytes of weights that decoding one token reads.
+  virtual int64_t weight_bytes_per_token() const = 0;
+
+  /// A new empty sequence; the id stays valid until free_sequence().
+  virtual int64_t new_sequence() = 0;
+  virtual void free_sequence(int64_t sequence) = 0;
+  virtual int64_t length(int64_t sequence) const = 0;
+  /// Drops the tail so that `length` tokens remain.
+  virtual void truncate(int64_t sequence, int64_t length) = 0;
+  /// KV pages in use and in all, for metrics and leak tests.
+  virtual int64_t pages_in_use() const = 0;
+
+  /// Appends every item's tokens to its sequence and computes the logits that are asked for. A sequence's
+  /// results do not depend on the other items nor on how its tokens were split into calls.
+  virtual void forward(std::span<const BatchItem> batch, const LogitsSink& sink) = 0;
+};
+
+}  // namespace quatrain

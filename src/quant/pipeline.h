@@ -1,0 +1,23 @@
+// Quantising a checkpoint into an artifact, one layer resident at a time.
+#pragma once
+
+#include <string>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "quant/recipe.h"
+
+namespace quatrain {
+
+struct QuantizeOptions {
+  int threads = 0;
+  uint64_t max_ram = 0;  // bytes; 0: no limit. A run predicted to need more is refused before it starts
+  bool check = true;  // load the artifact back and compare a short generation with the fake-quantised model
+};
+
+/// Quantises the model at `model` (hub directory, GGUF, llama2.c) by `recipe` and writes the artifact
+/// `output`. Returns the report that was written as quantization_report.json.
+Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& output,
+              const QuantizeOptions& options);
+
+}  // namespace quatrain
