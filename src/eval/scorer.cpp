@@ -1,0 +1,80 @@
+#include "eval/scorer.h"
+
+#include <vector>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#ifdef QUATRAIN_HAVE_TORCH
+#include "quant/reference.h"
+#endif
+
+namespace quatrain {
+namespace {
+
+class NativeScorer : public Scorer {
+ public:
+  NativeScorer(const fs::path& model, int threads) {
+    EngineOptions options;
+    options.threads = threads;
+    engine_ = Engine::load(model, options);
+  }
+
+  std::string_view engine() const override { return "native"; }
+  const ModelConfig& config() const override { return engine_->config(); }
+
+  void score(std::span<const int32_t> ids, int64_t first, const PositionSink& sink) override {
+    const int64_t sequence = engine_->new_sequence();
+    const auto feed = [&](std::span<const int32_t> tokens, int64_t start, BatchItem::Logits logits) {
+      if (tokens.empty()) return;
+      const BatchItem item{sequence, tokens, logits};
+      engine_->forward({&item, 1}, [&](int64_t, int64_t token, std::span<const float> values) {
+        sink(start + token, values);
+      });
+    };
+    try {
+      feed(ids.subspan(0, static_cast<size_t>(first)), 0, BatchItem::Logits::None);
+      feed(ids.subspan(static_cast<size_t>(first)), first, BatchItem::Logits::All);
+    } catch (...) {
+      engine_->free_sequence(sequence);
+      throw;
+    }
+    engine_->free_sequence(sequence);
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+};
+
+#ifdef QUATRAIN_HAVE_TORCH
+class ReferenceScorer : public Scorer {
+ public:
+  ReferenceScorer(const fs::path& model, int threads) : model_(ReferenceModel::load(model, threads)) {}
+
+  std::string_view engine() const override { return "reference"; }
+  const ModelConfig& config() const override { return model_->config(); }
+
+  void score(std::span<const int32_t> ids, int64_t first, const PositionSink& sink) override {
+    const std::vector<float> logits = model_->logits(ids);
+    const auto vocabulary = static_cast<size_t>(config().vocabulary);
+    for (int64_t position = first; position < static_cast<int64_t>(ids.size()); ++position)
+      sink(position, std::span(logits).subspan(static_cast<size_t>(position) * vocabulary, vocabulary));
+  }
+
+ private:
+  std::unique_ptr<ReferenceModel> model_;
+};
+#endif
+
+}  // namespace
+
+std::unique_ptr<Scorer> make_scorer(const fs::path& model, const ScorerOptions& options) {
+  if (options.engine == "native") return std::make_unique<NativeScorer>(model, options.threads);
+  require(options.engine == "reference", "engine: \"{}\" is neither native nor reference", options.engine);
+#ifdef QUATRAIN_HAVE_TORCH
+  return std::make_unique<ReferenceScorer>(model, options.threads);
+#else
+  fail("engine: \"reference\" needs a build with libtorch (-DQUATRAIN_TORCH=ON)");
+#endif
+}
+
+}  // namespace quatrain

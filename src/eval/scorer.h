@@ -1,0 +1,37 @@
+// Something that turns token ids into logits: the engine, or the fake-quantised reference.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+#include "model/config.h"
+
+namespace quatrain {
+
+/// Receives the logits after token `position` of a window; positions come in ascending order.
+using PositionSink = std::function<void(int64_t position, std::span<const float> logits)>;
+
+class Scorer {
+ public:
+  virtual ~Scorer() = default;
+  /// "native" or "reference", as results name it.
+  virtual std::string_view engine() const = 0;
+  virtual const ModelConfig& config() const = 0;
+  /// Runs one window from an empty context; `sink` sees positions [first, ids.size()).
+  virtual void score(std::span<const int32_t> ids, int64_t first, const PositionSink& sink) = 0;
+};
+
+struct ScorerOptions {
+  std::string engine = "native";  // or "reference"
+  int threads = 0;
+};
+
+/// Loads `model` for scoring. "reference" needs a build with libtorch; an unknown engine is an Error.
+std::unique_ptr<Scorer> make_scorer(const fs::path& model, const ScorerOptions& options);
+
+}  // namespace quatrain
