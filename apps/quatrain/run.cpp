@@ -1,0 +1,212 @@
+// quatrain run: one answer (-p), or a chat in the terminal with the model's own template.
+#include <editline/readline.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "model/checkpoint.h"
+#include "text/chat_template.h"
+#include "text/conversation.h"
+#include "verb.h"
+
+namespace quatrain {
+namespace {
+
+struct RunOptions {
+  CommonOptions common;
+  std::string model, system;
+  std::optional<std::string> prompt;
+  bool raw = false;
+  EngineOptions engine;
+  GenerateOptions generate;
+};
+
+std::string_view name_of(Generation::Finish finish) {
+  switch (finish) {
+    case Generation::Finish::Stop:
+      return "stop";
+    case Generation::Finish::Length:
+      return "length";
+    case Generation::Finish::Context:
+      return "context";
+    case Generation::Finish::Cancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+double rate(size_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+/// A model and its conversation. The KV cache keeps what successive prompts have in common.
+class Chat {
+ public:
+  explicit Chat(const RunOptions& options)
+      : options_(options),
+        tokenizer_(load_model_tokenizer(options.model)),
+        engine_(Engine::load(options.model, options.engine)),
+        sequence_(engine_->new_sequence()) {
+    if (!options_.raw && !tokenizer_->chat_template().empty()) template_.emplace(tokenizer_->chat_template());
+    if (!options_.raw && !template_)
+      log_note("the model brings no chat template: the text is continued as it stands");
+    options_.generate.stop_ids = tokenizer_->eos();
+    clear();
+  }
+
+  void clear() {
+    messages_ = OrderedJson::array();
+    if (!options_.system.empty()) messages_.push_back({{"role", "system"}, {"content", options_.system}});
+  }
+
+  Generation ask(const std::string& text, const std::function<bool(std::string_view)>& on_text) {
+    messages_.push_back({{"role", "user"}, {"content", text}});
+    const std::vector<int32_t> prompt = prompt_ids(text);
+    const size_t shared = shared_prefix(prompt);
+    engine_->truncate(sequence_, static_cast<int64_t>(shared));
+    cached_.resize(shared);
+    Generation reply = generate(*engine_, *tokenizer_, sequence_, std::span(prompt).subspan(shared),
+                                options_.generate, on_text);
+    cached_ = prompt;
+    cached_.insert(cached_.end(), reply.tokens.begin(), reply.tokens.end());
+    cached_.resize(static_cast<size_t>(engine_->length(sequence_)));
+    messages_.push_back({{"role", "assistant"}, {"content", reply.text}});
+    return reply;
+  }
+
+  const Engine& engine() const { return *engine_; }
+
+ private:
+  static void log_note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
+
+  std::vector<int32_t> prompt_ids(const std::string& text) const {
+    if (!template_) return tokenizer_->encode_sequence(text);
+    return tokenizer_->encode(template_->render(chat_context(*tokenizer_, messages_, nullptr, true)), true);
+  }
+
+  // At least the last token of a prompt runs again: its logits begin the reply.
+  size_t shared_prefix(const std::vector<int32_t>& prompt) const {
+    size_t shared = 0;
+    while (shared < cached_.size() && shared + 1 < prompt.size() && cached_[shared] == prompt[shared])
+      ++shared;
+    return shared;
+  }
+
+  RunOptions options_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<ChatTemplate> template_;
+  int64_t sequence_;
+  OrderedJson messages_;
+  std::vector<int32_t> cached_;  // the tokens that the sequence's cache holds
+};
+
+void print_speed(const Generation& reply) {
+  fmt::print(stderr, "[{} + {} tokens, prefill {:.0f} tok/s, decode {:.1f} tok/s, {}]\n", reply.prompt_tokens,
+             reply.tokens.size(), rate(static_cast<size_t>(reply.prompt_tokens), reply.prefill_seconds),
+             rate(reply.tokens.size(), reply.decode_seconds), name_of(reply.finish));
+}
+
+bool print_piece(std::string_view text) {
+  std::cout << text << std::flush;
+  return static_cast<bool>(std::cout);
+}
+
+void answer_once(Chat& chat, const RunOptions& options) {
+  if (!options.common.json) {
+    const Generation reply = chat.ask(*options.prompt, print_piece);
+    std::cout << std::endl;
+    print_speed(reply);
+    return;
+  }
+  const Generation reply = chat.ask(*options.prompt, nullptr);
+  print_json({{"text", reply.text},
+              {"tokens", reply.tokens},
+              {"finish", name_of(reply.finish)},
+              {"prompt_tokens", reply.prompt_tokens},
+              {"prefill_tok_s", rate(static_cast<size_t>(reply.prompt_tokens), reply.prefill_seconds)},
+              {"decode_tok_s", rate(reply.tokens.size(), reply.decode_seconds)}});
+}
+
+// A line with editing and history on a terminal, a plain line elsewhere; nothing at the end of input.
+std::optional<std::string> read_line() {
+  if (isatty(STDIN_FILENO) == 0) {
+    std::string line;
+    if (!std::getline(std::cin, line)) return std::nullopt;
+    return line;
+  }
+  const std::unique_ptr<char, decltype(&std::free)> line(readline("> "), std::free);
+  if (!line) return std::nullopt;
+  if (*line != '\0') add_history(line.get());
+  return std::string(line.get());
+}
+
+void converse(Chat& chat) {
+  if (isatty(STDIN_FILENO) != 0) {
+    using_history();
+    fmt::print(stderr, "context of {} tokens, {} threads; /help lists the commands\n",
+               chat.engine().context(), chat.engine().threads());
+  }
+  while (const std::optional<std::string> line = read_line()) {
+    if (line->empty()) continue;
+    if (*line == "/quit" || *line == "/exit") return;
+    if (*line == "/help") {
+      fmt::print(stderr,
+                 "/clear  forget the conversation\n/help   this list\n/quit   leave (or end of input)\n");
+    } else if (*line == "/clear") {
+      chat.clear();
+    } else if (line->front() == '/') {
+      fmt::print(stderr, "{}: no such command; /help lists them\n", *line);
+    } else {
+      const Generation reply = chat.ask(*line, print_piece);
+      std::cout << std::endl;
+      print_speed(reply);
+    }
+  }
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* verb = app.add_subcommand("run", "Chat with a model, or answer one prompt");
+  verb->footer("Example: quatrain run artifact -p \"What is a quatrain?\" --max-tokens 100");
+  verb->add_option("model", options->model, "16-bit model or artifact")->required();
+  verb->add_option("-p,--prompt", options->prompt, "answer this once and leave");
+  verb->add_flag("--raw", options->raw, "continue the text as it stands, without the chat template");
+  verb->add_option("--system", options->system, "the system message");
+  verb->add_option("--max-tokens", options->generate.max_tokens, "longest reply")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb->add_option("--stop", options->generate.stop, "a text that ends the reply (repeatable)");
+  verb->add_option("--context", options->engine.context,
+                   "longest conversation in tokens (default: the model's limit)")
+      ->check(CLI::PositiveNumber);
+  SamplerOptions& sampling = options->generate.sampling;
+  verb->add_option("--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
+  verb->add_option("--top-k", sampling.top_k, "0 is all")->capture_default_str();
+  verb->add_option("--top-p", sampling.top_p)->capture_default_str();
+  verb->add_option("--min-p", sampling.min_p)->capture_default_str();
+  verb->add_option("--repetition-penalty", sampling.repetition_penalty)->capture_default_str();
+  verb->add_option("--seed", sampling.seed)->capture_default_str();
+  add_common(*verb, options->common);
+  verb->callback([options] {
+    options->generate.sampling.validate();
+    options->engine.threads = options->common.threads;
+    if (options->common.json && !options->prompt) fail_usage("run: --json needs a prompt (-p)");
+    Chat chat(*options);
+    if (options->prompt) {
+      answer_once(chat, *options);
+    } else {
+      converse(chat);
+    }
+  });
+}
+
+}  // namespace quatrain

@@ -1,0 +1,40 @@
+// One small file a verb: add_VERB puts its subcommand, options and action into the program.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace quatrain {
+
+/// Flags that every verb has.
+struct CommonOptions {
+  int threads = 0;
+  bool json = false;
+  std::string device = "cpu";
+};
+
+/// Adds --threads, --json and --device.
+void add_common(CLI::App& verb, CommonOptions& options);
+
+/// "8G", "512M", "1073741824": bytes. Anything else is a UsageError that names `flag`.
+uint64_t parse_bytes(const std::string& text, const std::string& flag);
+/// "1,2,3": token ids. Anything else is a UsageError that names `flag`.
+std::vector<int32_t> parse_ids(const std::string& text, const std::string& flag);
+/// One JSON document on stdout.
+void print_json(const Json& json);
+
+void add_quantize(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_run(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_convert(CLI::App& app);
+void add_synth(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_detokenize(CLI::App& app);
+void add_template(CLI::App& app);
+void add_logits(CLI::App& app);
+
+}  // namespace quatrain
