@@ -45,13 +45,21 @@ struct QuantizedGroup {
   int32_t zero = 0;
 };
 
+/// Groups wider than this force zero into their range, so that q - z stays within a byte and sums within
+/// INT32.
+inline constexpr int64_t kWidestFreeGroup = 256;
+
 /// The scale and zero of one group: the definition that every backend reproduces bit for bit (IEEE FP32
 /// division, round half to even, no contraction). Asymmetric: s = (max - min) / (2^b - 1) with the true
-/// extremes, z = rint(-min / s); groups wider than 256 force zero into the range. Symmetric: s = max|x| /
-/// (2^(b-1) - 1), z = 2^(b-1). `count` values; the caller has checked that they are finite.
+/// extremes (max / (2^b - 1) - min / (2^b - 1) where the difference overflows), z = rint(-min / s); groups
+/// wider than 256 force zero into the range. Symmetric: s = max|x| / (2^(b-1) - 1), z = 2^(b-1). `count` >= 1
+/// values; the caller has checked that they are finite. `group`: the nominal width of a group.
 QuantizedGroup quantize_group(const float* x, int64_t count, int bits, bool symmetric, int64_t group);
 
-/// q = clamp(rint(x / s) + z, 0, 2^b - 1).
+/// As quantize_group, from the group's extremes.
+QuantizedGroup quantization_of_range(float low, float high, int bits, bool symmetric, int64_t group);
+
+/// q = clamp(rint(x / s) + z, 0, 2^b - 1), the sum in FP32 (exact: both are below 2^16 within the group).
 uint8_t quantize_value(float x, QuantizedGroup group, int bits);
 
 }  // namespace quatrain

@@ -30,4 +30,14 @@ void quantize_activations(const float* x, int64_t tokens, int64_t stride, int64_
                           const ActivationPolicy& policy, std::string_view site, ThreadPool& pool,
                           QuantizedActivations& out);
 
+/// Shapes `out` for `tokens` rows of `width` columns without filling it, for operators that end in
+/// quantize_activation_row.
+void shape_activations(int64_t tokens, int64_t width, const ActivationPolicy& policy,
+                       QuantizedActivations& out);
+
+/// Quantises x [out.width] into row `token` of a shaped `out`: the per-row step of quantize_activations. Rows
+/// may be filled from several threads.
+void quantize_activation_row(const float* x, int64_t token, const ActivationPolicy& policy,
+                             std::string_view site, QuantizedActivations& out);
+
 }  // namespace quatrain::ops

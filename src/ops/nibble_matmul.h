@@ -1,8 +1,11 @@
 // y = x W^T over nibble planes with integer products (docs/format.md):
 //   y[t,o] = sum_g s[t,g] * scale[o(,g)]/16 * (P[t,o,g] - z[t,g] * S[o,g]) + bias[o],  P = sum_k q c,  S =
 //   sum_k c.
-// P and S are exact on every ISA; the FP32 sum over groups runs in index order, so a row's result does not
-// depend on how many rows are computed with it.
+// P and S are exact integers on every ISA, over groups that are the finest of weight and activation group.
+// The FP32 part is the same on every ISA too, bit for bit, with groups in index order:
+//   t = RN(P - z S);  acc = fma(s, t, acc), or fma(s, RN(t scale), acc) with group scales;
+//   y = fma(acc, scale / 16, bias), or fma(acc, 1 / 16, bias) with group scales;
+// so a row's result does not depend on the rows that are computed with it, on threads or on the machine.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +30,20 @@ class NibbleMatrix {
   int64_t rows_ = 0, columns_ = 0;
 };
 
-/// Repacks for inputs quantised in groups of `activation_group` columns (0: whole token). Group sizes that do
-/// not nest (sorted by size each must divide the next, or cover the row) are an Error with the sizes.
+/// Repacks for inputs quantised in groups of `activation_group` columns (0: whole token). An Error where
+/// weight group, activation group and residual block do not nest (sorted by size each must divide the next,
+/// or cover the row), where a group is so wide that INT32 sums may overflow (65,793 columns), where a group
+/// scale is not an FP16 value, or where the planes' arrays do not fit their shape.
 std::unique_ptr<NibbleMatrix> pack_nibble_matrix(const NibblePlanes& planes, int64_t activation_group,
                                                  ThreadPool& pool);
 
-/// y [x.tokens, rows], rows `stride` floats apart. x.group must be the group that the matrix was packed for.
+/// y [x.tokens, rows], rows `stride` floats apart. x.group must be the group that the matrix was packed for;
+/// zeros of groups wider than 256 columns lie in [0, 255], as quantize_group makes them.
 void nibble_matmul(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool& pool, float* y,
                    int64_t stride);
 
-/// The integer sums P[t, o, g] alone, g over the finest groups, as INT32 [tokens, rows, groups]: what tests
-/// compare.
+/// The integer sums P[t, o, g] alone, g over the finest of weight and activation groups, as INT32
+/// [tokens, rows, groups]: what tests compare.
 void nibble_matmul_sums(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool& pool,
                         int32_t* sums);
 

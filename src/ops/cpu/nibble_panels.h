@@ -1,0 +1,80 @@
+// The packed form of a nibble-plane matrix on x86 and the kernels that read it.
+//
+// Columns are cut into units (the finest of weight group, activation group and residual block), each padded
+// with zeros to a multiple of 8; rows into panels of 32, two halves of 16. Four streams, each read from its
+// start to its end, since a stream with gaps defeats the prefetcher:
+//   dense     panel, unit, 8-column step, half: 64 bytes, byte 4 r + j = hi[r, j] << 4 | hi[r, 4 + j] & 15,
+//             so that x & 0xF0 and (x << 4) & 0xF0 are 16 hi as signed bytes for columns 0..3 and 4..7;
+//   residual  panel, unit, half (present ones only), step: 64 bytes, byte 4 r + j = lo[r, j] | lo[r, 4 + j]
+//   << 4; sums      panel, group: S of 32 rows; a group is the finest of weight and activation group; scales
+//   panel, weight group: FP16 of 32 rows.
+//
+// FP32 arithmetic, the same on every instruction set, per row and token, groups in index order:
+//   t = RN(P - z S);  acc = fma(s, t, acc) or, with group scales w, acc = fma(s, RN(t w), acc);
+//   y = fma(acc, factor, bias), factor = scale / 16 or 1 / 16.
+#pragma once
+
+#include <cstdint>
+
+namespace quatrain::ops {
+
+inline constexpr int kPanelRows = 32;
+inline constexpr int kHalfRows = 16;
+inline constexpr int kStepColumns = 8;
+inline constexpr int kStepBytes = 128;  // of the dense stream, both halves
+inline constexpr int kHalfBytes = 64;
+
+/// A view of the packed streams.
+struct NibblePanels {
+  int64_t rows = 0;
+  int64_t panels = 0;
+  int64_t units = 0;       // of a row
+  int64_t steps = 0;       // of a unit
+  int64_t last_steps = 0;  // of the last unit
+  int64_t units_per_group = 0;
+  int64_t groups = 0;
+  int64_t groups_per_scale = 0;
+  int64_t scale_groups = 0;  // 0: one scale a row, within `factor`
+  /// P may exceed 2^24, where FP32 is no longer exact: sums are INT32 and P - z S is formed in INT32.
+  bool wide = false;
+  const uint8_t* dense = nullptr;
+  const uint8_t* flags = nullptr;  // [panels, units]: bit h set where half h has a residual
+  const uint8_t* residual = nullptr;
+  const int64_t* residual_offset = nullptr;  // [panels]: bytes
+  const int16_t* sums = nullptr;             // [panels, groups, 32] unless wide
+  const int32_t* wide_sums = nullptr;        // [panels, groups, 32] if wide
+  const uint16_t* group_scale = nullptr;     // [panels, scale_groups, 32] FP16
+  const float* factor = nullptr;             // [panels * 32]
+  const float* bias = nullptr;               // [panels * 32]
+
+  int64_t total_steps() const { return (units - 1) * steps + last_steps; }
+};
+
+/// Rows of codes whose columns lie as the units do, and scale and zero of every (token, finest group).
+struct NibbleTokens {
+  int64_t tokens = 0;
+  const uint8_t* codes = nullptr;
+  int64_t stride = 0;            // bytes from token to token
+  const float* scale = nullptr;  // [tokens, groups]
+  const float* zero = nullptr;   // [tokens, groups], whole numbers
+};
+
+/// Where results go: y [tokens, rows] `stride` floats apart, or where sums is set the P of every group
+/// instead, [tokens, rows, groups].
+struct NibbleResults {
+  float* y = nullptr;
+  int64_t stride = 0;
+  int32_t* sums = nullptr;
+};
+
+/// Computes panels [begin, end) for all tokens.
+using NibbleKernel = void (*)(const NibblePanels& weights, const NibbleTokens& x, int64_t begin, int64_t end,
+                              const NibbleResults& out);
+
+void nibble_panels_generic(const NibblePanels&, const NibbleTokens&, int64_t, int64_t, const NibbleResults&);
+void nibble_panels_avx2(const NibblePanels&, const NibbleTokens&, int64_t, int64_t, const NibbleResults&);
+void nibble_panels_avxvnni(const NibblePanels&, const NibbleTokens&, int64_t, int64_t, const NibbleResults&);
+void nibble_panels_avx512vnni(const NibblePanels&, const NibbleTokens&, int64_t, int64_t,
+                              const NibbleResults&);
+
+}  // namespace quatrain::ops

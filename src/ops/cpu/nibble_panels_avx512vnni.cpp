@@ -1,0 +1,226 @@
+// One zmm register is a half panel: 16 rows, 4 columns. Up to 8 tokens share the widened weights, with 2
+// accumulators a token; FP32 totals stay in the first-level cache.
+#include <immintrin.h>
+
+#include "ops/cpu/nibble_panels.h"
+
+namespace quatrain::ops {
+namespace {
+
+constexpr int kTokens = 8;  // 16 accumulators, 4 weight operands, and room for broadcasts in 32 registers
+
+// The intrinsic makes g++ 12 copy and spill the accumulator, which halves the speed; a read-write operand
+// does not.
+inline __attribute__((always_inline)) void dot(__m512i& acc, __m512i codes, __m512i weights) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(weights));
+}
+
+inline __attribute__((always_inline)) __m512i broadcast(const uint8_t* codes) {
+  int word;
+  __builtin_memcpy(&word, codes, sizeof word);
+  return _mm512_set1_epi32(word);
+}
+
+// Accumulators of one group: kChains of them a (token, half), since few tokens alone do not cover the latency
+// of a product.
+template <int T>
+struct Group {
+  static constexpr int kChains = T <= 4 ? 2 : 1;
+  __m512i acc[T][2][kChains];
+};
+
+// One step: 4 weight operands (two halves, columns 0..3 and 4..7) against the codes of T tokens.
+template <int T>
+inline __attribute__((always_inline)) void add_step(Group<T>& group, const __m512i (&first)[2],
+                                                    const __m512i (&second)[2], const uint8_t* codes,
+                                                    int64_t stride) {
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    const __m512i a = broadcast(codes + t * stride);
+    dot(group.acc[t][0][0], a, first[0]);
+    dot(group.acc[t][1][0], a, first[1]);
+    const __m512i b = broadcast(codes + t * stride + 4);
+    dot(group.acc[t][0][Group<T>::kChains - 1], b, second[0]);
+    dot(group.acc[t][1][Group<T>::kChains - 1], b, second[1]);
+  }
+}
+
+template <int T>
+inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint8_t* dense, int64_t steps,
+                                                     const uint8_t* codes, int64_t stride) {
+  const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
+  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
+    __m512i first[2], second[2];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m512i x = _mm512_load_si512(dense + half * kHalfBytes);
+      first[half] = _mm512_and_si512(x, high);
+      second[half] = _mm512_and_si512(_mm512_slli_epi16(x, 4), high);
+    }
+    add_step<T>(group, first, second, codes, stride);
+  }
+}
+
+// As add_dense with lo nibbles; a half without them reads the same zeros (advance 0) at every step.
+template <int T>
+inline __attribute__((always_inline)) void add_residual(Group<T>& group, const uint8_t* dense,
+                                                        const uint8_t* const (&lo)[2],
+                                                        const int64_t (&advance)[2], int64_t steps,
+                                                        const uint8_t* codes, int64_t stride) {
+  constexpr int kSelect = 0xE4;  // mask ? x : l
+  const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
+  const uint8_t* next[2] = {lo[0], lo[1]};
+  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
+    __m512i first[2], second[2];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m512i x = _mm512_load_si512(dense + half * kHalfBytes);
+      const __m512i l = _mm512_load_si512(next[half]);
+      next[half] += advance[half];
+      first[half] = _mm512_ternarylogic_epi32(x, l, high, kSelect);
+      second[half] =
+          _mm512_ternarylogic_epi32(_mm512_slli_epi16(x, 4), _mm512_srli_epi16(l, 4), high, kSelect);
+    }
+    add_step<T>(group, first, second, codes, stride);
+  }
+}
+
+alignas(64) constexpr uint8_t kZeros[kHalfBytes] = {};
+
+template <int T>
+void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t token,
+                     const NibbleResults& out) {
+  const uint8_t* dense = w.dense + panel * w.total_steps() * kStepBytes;
+  const uint8_t* residual = w.residual + w.residual_offset[panel];
+  const uint8_t* flags = w.flags + panel * w.units;
+  const uint8_t* codes = x.codes + token * x.stride;
+  const int64_t rows = w.rows - panel * kPanelRows < kPanelRows ? w.rows - panel * kPanelRows : kPanelRows;
+  __m512 total[T][2];
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = _mm512_setzero_ps();
+
+  int64_t scale_left = 0;
+  const uint16_t* scales = w.group_scale + panel * w.scale_groups * kPanelRows - kPanelRows;
+  for (int64_t g = 0, u = 0; g < w.groups; ++g) {
+    Group<T> group;
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t)
+#pragma GCC unroll 2
+      for (int chain = 0; chain < Group<T>::kChains; ++chain)
+        group.acc[t][0][chain] = group.acc[t][1][chain] = _mm512_setzero_si512();
+    const int64_t end = u + w.units_per_group < w.units ? u + w.units_per_group : w.units;
+    for (; u < end; ++u) {
+      const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
+      if (flags[u] == 0) {
+        add_dense<T>(group, dense, steps, codes, x.stride);
+      } else {
+        const uint8_t* lo[2] = {kZeros, kZeros};
+        int64_t advance[2] = {0, 0};
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          if ((flags[u] >> half & 1) == 0) continue;
+          lo[half] = residual;
+          advance[half] = kHalfBytes;
+          residual += steps * kHalfBytes;
+        }
+        add_residual<T>(group, dense, lo, advance, steps, codes, x.stride);
+      }
+      dense += steps * kStepBytes;
+      codes += steps * kStepColumns;
+    }
+    if constexpr (Group<T>::kChains == 2) {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half)
+          group.acc[t][half][0] = _mm512_add_epi32(group.acc[t][half][0], group.acc[t][half][1]);
+    }
+
+    if (out.sums != nullptr) {
+      for (int t = 0; t < T; ++t) {
+        alignas(64) int32_t sums[kPanelRows];
+        _mm512_store_si512(sums, group.acc[t][0][0]);
+        _mm512_store_si512(sums + kHalfRows, group.acc[t][1][0]);
+        for (int64_t r = 0; r < rows; ++r)
+          out.sums[((token + t) * w.rows + panel * kPanelRows + r) * w.groups + g] = sums[r];
+      }
+      continue;
+    }
+    if (scale_left == 0) {
+      scales += kPanelRows;
+      scale_left = w.groups_per_scale;
+    }
+    --scale_left;
+    const float* scale = x.scale + token * w.groups + g;
+    const float* zero = x.zero + token * w.groups + g;
+    const int64_t at = (panel * w.groups + g) * kPanelRows;
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      __m512 group_scale;
+      if (w.scale_groups > 0)
+        group_scale =
+            _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + half * kHalfRows)));
+      __m512i sums;
+      if (w.wide) {
+        sums = _mm512_load_si512(w.wide_sums + at + half * kHalfRows);
+      } else {
+        sums = _mm512_cvtepi16_epi32(
+            _mm256_load_si256(reinterpret_cast<const __m256i*>(w.sums + at + half * kHalfRows)));
+      }
+      const __m512 float_sums = _mm512_cvtepi32_ps(sums);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+        const __m512 z = _mm512_set1_ps(zero[t * w.groups]);
+        const __m512i p = group.acc[t][half][0];
+        __m512 term;
+        if (w.wide) {
+          term = _mm512_cvtepi32_ps(_mm512_sub_epi32(p, _mm512_mullo_epi32(_mm512_cvttps_epi32(z), sums)));
+        } else {
+          term = _mm512_fnmadd_ps(z, float_sums, _mm512_cvtepi32_ps(p));  // P < 2^24: rounded once
+        }
+        if (w.scale_groups > 0) term = _mm512_mul_ps(term, group_scale);
+        total[t][half] = _mm512_fmadd_ps(_mm512_set1_ps(scale[t * w.groups]), term, total[t][half]);
+      }
+    }
+  }
+  if (out.sums != nullptr) return;
+
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const int64_t row = panel * kPanelRows + half * kHalfRows;
+    const int64_t left = w.rows - row;
+    if (left <= 0) break;
+    const auto mask = static_cast<__mmask16>(left >= kHalfRows ? 0xFFFF : (1u << left) - 1);
+    const __m512 factor = _mm512_load_ps(w.factor + row);
+    const __m512 bias = _mm512_load_ps(w.bias + row);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t)
+      _mm512_mask_storeu_ps(out.y + (token + t) * out.stride + row, mask,
+                            _mm512_fmadd_ps(total[t][half], factor, bias));
+  }
+}
+
+using PanelFunction = void (*)(const NibblePanels&, int64_t, const NibbleTokens&, int64_t,
+                               const NibbleResults&);
+constexpr PanelFunction kPanelOfTokens[kTokens + 1] = {nullptr,
+                                                       panel_of_tokens<1>,
+                                                       panel_of_tokens<2>,
+                                                       panel_of_tokens<3>,
+                                                       panel_of_tokens<4>,
+                                                       panel_of_tokens<5>,
+                                                       panel_of_tokens<6>,
+                                                       panel_of_tokens<7>,
+                                                       panel_of_tokens<8>};
+
+}  // namespace
+
+void nibble_panels_avx512vnni(const NibblePanels& weights, const NibbleTokens& x, int64_t begin, int64_t end,
+                              const NibbleResults& out) {
+  for (int64_t panel = begin; panel < end; ++panel)
+    for (int64_t token = 0; token < x.tokens; token += kTokens) {
+      const int64_t left = x.tokens - token;
+      kPanelOfTokens[left < kTokens ? left : kTokens](weights, panel, x, token, out);
+    }
+}
+
+}  // namespace quatrain::ops
