@@ -16,7 +16,7 @@ enum class Activation { Silu, GeluTanh };
 /// Rotary embedding: angle(position, i) = position * inv_frequency[i], first and second half of a head
 /// paired.
 struct RopeConfig {
-  enum class Scaling { None, Linear, Llama3, Yarn };
+  enum class Scaling { None, Linear, Llama3, Yarn, Divisors };
   double theta = 10000;
   Scaling scaling = Scaling::None;
   double factor = 1;
@@ -25,7 +25,9 @@ struct RopeConfig {
   double beta_fast = 32, beta_slow = 1, attention_factor = 0;  // Yarn; 0: 0.1 ln(factor) + 1
   double mscale = 0, mscale_all_dim = 0;                       // Yarn
   bool truncate = true;                                        // Yarn
-  double partial = 1;                                          // share of head_dim that rotates
+  std::vector<double> divisors = {};  // Divisors: what each frequency is divided by (GGUF's rope_freqs)
+  double partial = 1;                 // share of head_dim that rotates
+  bool operator==(const RopeConfig&) const = default;
 
   /// [head_dim * partial / 2] frequencies, computed as the reference implementations do (FP32 powers in
   /// FP64).
@@ -39,10 +41,11 @@ struct MoeConfig {
   int64_t experts_per_token = 0;
   int64_t intermediate = 0;
   bool normalize_top_k = true;  // the chosen experts' probabilities are scaled to sum to 1
+  bool operator==(const MoeConfig&) const = default;
 };
 
 struct ModelConfig {
-  std::string architecture;  // a key of the architecture table: "llama", "qwen2", "gemma3", ...
+  std::string architecture;  // a row of the architecture table: "llama", "qwen2", "gemma3_text"
   int64_t vocabulary = 0;
   int64_t hidden = 0;
   int64_t intermediate = 0;
@@ -84,6 +87,7 @@ struct ModelConfig {
   Json to_json() const;
   /// Checks that the numbers fit together; throws with the field.
   void validate(std::string_view where) const;
+  bool operator==(const ModelConfig&) const = default;
 };
 
 /// One linear layer by canonical name: weight [out, in] and bias [out] under NAME.weight and NAME.bias.
@@ -108,6 +112,9 @@ struct PlainShape {
 /// input_layernorm, post_attention_layernorm, (pre_|post_)feedforward_layernorm, self_attn.q_norm, ...,
 /// mlp.gate
 std::vector<PlainShape> plain_tensors_of_layer(const ModelConfig& config, int64_t layer);
+
+/// Outside the layers: model.embed_tokens.weight, model.norm.weight, and lm_head.weight unless tied.
+std::vector<PlainShape> plain_tensors_of_model(const ModelConfig& config);
 
 /// Weights of the whole model, embedding and head included.
 int64_t parameter_count(const ModelConfig& config);

@@ -1,0 +1,52 @@
+#include "model/checkpoint.h"
+
+#include "base/error.h"
+#include "model/architecture.h"
+#include "model/gguf_config.h"
+#include "model/json_field.h"
+#include "model/sliced_checkpoint.h"
+
+namespace quatrain {
+namespace {
+
+std::unique_ptr<Checkpoint> open_hub(const fs::path& directory) {
+  const fs::path config_file = directory / "config.json";
+  const std::string where = config_file.string();
+  require(fs::exists(config_file),
+          "{}: no config.json; a model directory has config.json and model.safetensors", directory.string());
+  Json json = read_json(config_file);
+  if (const Json* quantization = json_field(json, "quantization_config"))
+    require(json_string_or(*quantization, "quant_method", "", where) != "quatrain",
+            "{}: this is a quantised artifact; a 16-bit model is needed here", directory.string());
+  if (const fs::path modelopt = directory / "hf_quant_config.json"; fs::exists(modelopt)) {
+    const Json* quantization = json_field(read_json(modelopt), "quantization");
+    fail("{}: the weights are already quantised ({}); give the 16-bit model", modelopt.string(),
+         quantization == nullptr
+             ? "modelopt"
+             : json_string_or(*quantization, "quant_algo", "modelopt", modelopt.string()));
+  }
+  ModelConfig config = ModelConfig::from_json(json, where);
+  std::unique_ptr<TensorSource> source = open_safetensors(directory);
+  const WeightNamer namer = hub_namer(*source, config);
+  return std::make_unique<SlicedCheckpoint>(directory, std::move(config), std::move(source), namer, false);
+}
+
+std::unique_ptr<Checkpoint> open_gguf(const fs::path& path) {
+  auto file = std::make_unique<GgufFile>(path);
+  ModelConfig config = config_from_gguf(*file);
+  const WeightNamer namer = gguf_namer(config);
+  const bool paired = architecture_of(config).gguf == "llama";
+  return std::make_unique<SlicedCheckpoint>(path, std::move(config), std::move(file), namer, paired);
+}
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> open_checkpoint(const fs::path& path) {
+  require(fs::exists(path), "{}: no such model; give a model directory, a .gguf file or a llama2.c .bin file",
+          path.string());
+  if (fs::is_directory(path)) return open_hub(path);
+  if (path.extension() == ".gguf") return open_gguf(path);
+  fail("{}: not a model; give a model directory, a .gguf file or a llama2.c .bin file", path.string());
+}
+
+}  // namespace quatrain

@@ -1,0 +1,30 @@
+// A checkpoint whose canonical tensors are slices of a file's tensors.
+#pragma once
+
+#include <memory>
+
+#include "model/checkpoint.h"
+#include "model/weight_map.h"
+
+namespace quatrain {
+
+class SlicedCheckpoint : public Checkpoint {
+ public:
+  /// Matches the source's tensors with the config's (see map_weights, which may clear tied_embeddings).
+  SlicedCheckpoint(fs::path path, ModelConfig config, std::unique_ptr<TensorSource> source,
+                   const WeightNamer& namer, bool paired);
+
+  bool has(const std::string& name) const override;
+  std::vector<int64_t> shape(const std::string& name) const override;
+  std::vector<float> read(const std::string& name) const override;
+  std::vector<float> read_rows(const std::string& name, int64_t begin, int64_t end) const override;
+  std::string fingerprint() const override;
+
+ private:
+  const WeightSlice& slice(const std::string& name) const;
+
+  std::unique_ptr<TensorSource> source_;
+  WeightMap weights_;
+};
+
+}  // namespace quatrain
