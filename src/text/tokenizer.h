@@ -31,9 +31,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Ids of `text`. With `special`, the text of special and added tokens inside becomes their ids; otherwise
-  /// such text is ordinary text. No BOS or EOS is added. Invalid UTF-8 is encoded byte by byte where the
-  /// vocabulary can.
+  /// Ids of `text`. With `special`, the text of special tokens inside becomes their ids; otherwise such text
+  /// is ordinary text. Added tokens that are not special (runs of spaces, SentencePiece's user-defined
+  /// pieces) always match. No BOS or EOS is added. Invalid UTF-8 is encoded byte by byte where the vocabulary
+  /// can.
   virtual std::vector<int32_t> encode(std::string_view text, bool special = true) const = 0;
   /// encode() with the BOS and EOS that the tokenizer's own rules add (post-processor, add_bos_token, GGUF
   /// keys).
@@ -65,6 +66,8 @@ class Tokenizer {
   int32_t bos_ = -1;
   std::vector<int32_t> eos_;
   bool add_bos_ = false, add_eos_ = false;
+  std::vector<int32_t> prefix_,
+      suffix_;  // what encode_sequence() puts around the ids: mostly BOS, EOS or nothing
   std::string chat_template_;
 };
 
