@@ -9,10 +9,11 @@ namespace {
 
 constexpr int kTokens = 8;  // 16 accumulators, 4 weight operands, and room for broadcasts in 32 registers
 
-// The intrinsic makes g++ 12 copy and spill the accumulator, which halves the speed; a read-write operand
-// does not.
-inline __attribute__((always_inline)) void dot(__m512i& acc, __m512i codes, __m512i weights) {
+// The intrinsic makes g++ 12 copy and spill the accumulator, which halves the speed; a read-write operand does
+// not, if it is a variable of its own: an array element as operand pins the array to memory.
+inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, __m512i weights) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(weights));
+  return acc;
 }
 
 inline __attribute__((always_inline)) __m512i broadcast(const uint8_t* codes) {
@@ -37,11 +38,11 @@ inline __attribute__((always_inline)) void add_step(Group<T>& group, const __m51
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
     const __m512i a = broadcast(codes + t * stride);
-    dot(group.acc[t][0][0], a, first[0]);
-    dot(group.acc[t][1][0], a, first[1]);
+    group.acc[t][0][0] = dot(group.acc[t][0][0], a, first[0]);
+    group.acc[t][1][0] = dot(group.acc[t][1][0], a, first[1]);
     const __m512i b = broadcast(codes + t * stride + 4);
-    dot(group.acc[t][0][Group<T>::kChains - 1], b, second[0]);
-    dot(group.acc[t][1][Group<T>::kChains - 1], b, second[1]);
+    group.acc[t][0][Group<T>::kChains - 1] = dot(group.acc[t][0][Group<T>::kChains - 1], b, second[0]);
+    group.acc[t][1][Group<T>::kChains - 1] = dot(group.acc[t][1][Group<T>::kChains - 1], b, second[1]);
   }
 }
 

@@ -3,9 +3,10 @@
 namespace quatrain::ops {
 namespace {
 
-// A read-write operand: through the intrinsic g++ 12 copies and spills the accumulator.
-inline __attribute__((always_inline)) void dot(__m256i& acc, __m256i codes, __m256i weights) {
+// A read-write operand that is a variable of its own: see nibble_panels_avx512vnni.cpp.
+inline __attribute__((always_inline)) __m256i dot(__m256i acc, __m256i codes, __m256i weights) {
   asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(codes), "x"(weights));
+  return acc;
 }
 
 struct VnniDot {
@@ -17,8 +18,7 @@ struct VnniDot {
       second = _mm256_and_si256(_mm256_slli_epi16(hi, 4), high);
     }
     void add(__m256i& acc, __m256i a, __m256i b) const {
-      dot(acc, a, first);
-      dot(acc, b, second);
+      acc = dot(dot(acc, a, first), b, second);
     }
   };
   struct WeightsWithLo : Weights {

@@ -1,0 +1,174 @@
+#include "ops/attention.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/error.h"
+#include "ops/cpu/attention.h"
+#include "ops/cpu/select.h"
+
+namespace quatrain::ops {
+namespace {
+
+// Rows (query heads of a KV head x tokens) that share one widening of a page: enough that the products
+// outweigh it, few enough that their state stays in the second-level cache.
+constexpr int64_t kBlockRows = 96;
+
+struct Item {
+  size_t sequence;
+  int64_t first, tokens;  // of the sequence's queries
+  int64_t head;
+  int64_t first_split, splits;  // kSplitPages pages each
+};
+
+// Memory for the state of `rows` rows.
+int64_t state_size(const KvLayout& layout, int64_t rows) {
+  return rows * (layout.padded_dim + 2);
+}
+
+AttentionState cleared_state(const KvLayout& layout, int64_t rows, float* memory) {
+  AttentionState state{memory, memory + rows, memory + 2 * rows};
+  std::fill_n(state.largest, rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(state.sum, rows * (layout.padded_dim + 1), 0.0f);
+  return state;
+}
+
+class Attention {
+ public:
+  Attention(const KvLayout& layout, const AttentionShape& shape, std::span<const AttentionSequence> sequences)
+      : kernel_(select_kernel(active_isa(), attention_kernel_generic, attention_kernel_avx2,
+                              attention_kernel_avx512)),
+        layout_(layout),
+        shape_(shape),
+        sequences_(sequences),
+        group_(shape.heads / layout.kv_heads) {}
+
+  std::vector<Item> items() const {
+    const int64_t block = std::max<int64_t>(1, kBlockRows / group_);
+    std::vector<Item> items;
+    for (size_t s = 0; s < sequences_.size(); ++s)
+      for (int64_t first = 0; first < sequences_[s].tokens; first += block)
+        for (int64_t head = 0; head < layout_.kv_heads; ++head) {
+          const int64_t tokens = std::min(block, sequences_[s].tokens - first);
+          const int64_t position = sequences_[s].position + first;
+          const int64_t oldest = shape_.window > 0 ? std::max<int64_t>(0, position + 1 - shape_.window) : 0;
+          constexpr int64_t kSplitTokens = kSplitPages * kPageTokens;
+          const int64_t first_split = oldest / kSplitTokens;
+          items.push_back({s, first, tokens, head, first_split,
+                           (position + tokens - 1) / kSplitTokens - first_split + 1});
+        }
+    return items;
+  }
+
+  int64_t rows(const Item& item) const { return item.tokens * group_; }
+
+  // Folds one split into a cleared state.
+  void attend(const Item& item, int64_t split, float* scratch, const AttentionState& state) const {
+    const AttentionSequence& sequence = sequences_[item.sequence];
+    const int64_t dim = layout_.head_dim, position = sequence.position + item.first;
+    float* query = scratch + attention_scratch(layout_, rows(item));
+    for (int64_t t = 0; t < item.tokens; ++t)
+      std::copy_n(sequence.query + (item.first + t) * shape_.query_stride + item.head * group_ * dim,
+                  group_ * dim, query + t * group_ * dim);
+    const int64_t first = (item.first_split + split) * kSplitPages;
+    const int64_t last = std::min(first + kSplitPages, (position + item.tokens - 1) / kPageTokens + 1);
+    const int64_t oldest = shape_.window > 0 ? std::max<int64_t>(0, position + 1 - shape_.window) : 0;
+    kernel_.attend({&layout_, item.head, sequence.pages, query, rows(item), group_, position, shape_.window,
+                    shape_.scale, scratch},
+                   std::max(first, oldest / kPageTokens), last, state);
+  }
+
+  int64_t scratch_size(const Item& item) const {
+    return attention_scratch(layout_, rows(item)) + rows(item) * layout_.head_dim;
+  }
+
+  void finish(const Item& item, const AttentionState& state) const {
+    const AttentionSequence& sequence = sequences_[item.sequence];
+    for (int64_t row = 0; row < rows(item); ++row)
+      kernel_.finish(state.values + row * layout_.padded_dim, state.sum[row], layout_.head_dim,
+                     sequence.out + (item.first + row / group_) * shape_.out_stride +
+                         (item.head * group_ + row % group_) * layout_.head_dim);
+  }
+
+  // All splits of an item on one thread.
+  void run(const Item& item, AlignedBuffer<float>& memory) const {
+    const int64_t scratch = (scratch_size(item) + 15) / 16 * 16, state = state_size(layout_, rows(item));
+    memory.resize(static_cast<size_t>(scratch + 2 * state));
+    const AttentionState total = cleared_state(layout_, rows(item), memory.data() + scratch);
+    attend(item, 0, memory.data(), total);
+    for (int64_t split = 1; split < item.splits; ++split) {
+      const AttentionState part = cleared_state(layout_, rows(item), memory.data() + scratch + state);
+      attend(item, split, memory.data(), part);
+      kernel_.merge(rows(item), layout_.padded_dim, part, total);
+    }
+    finish(item, total);
+  }
+
+  // The splits of all items over all threads, then the merges: the same sums as run().
+  void run_split(const std::vector<Item>& items, ThreadPool& pool,
+                 std::vector<AlignedBuffer<float>>& memory) const {
+    struct Part {
+      size_t item;
+      int64_t split;
+      int64_t at;
+    };
+    std::vector<Part> parts;
+    int64_t total = 0;
+    for (size_t i = 0; i < items.size(); ++i)
+      for (int64_t split = 0; split < items[i].splits; ++split) {
+        parts.push_back({i, split, total});
+        total += state_size(layout_, rows(items[i]));
+      }
+    AlignedBuffer<float> states(static_cast<size_t>(total));
+    pool.parallel_for(std::ssize(parts), 1, [&](int64_t begin, int64_t end, int thread) {
+      for (int64_t p = begin; p < end; ++p) {
+        const Part& part = parts[static_cast<size_t>(p)];
+        const Item& item = items[part.item];
+        AlignedBuffer<float>& scratch = memory[static_cast<size_t>(thread)];
+        scratch.resize(static_cast<size_t>(scratch_size(item)));
+        attend(item, part.split, scratch.data(), cleared_state(layout_, rows(item), states.data() + part.at));
+      }
+    });
+    AttentionState state;
+    for (const Part& part : parts) {
+      const Item& item = items[part.item];
+      float* at = states.data() + part.at;
+      const AttentionState here{at, at + rows(item), at + 2 * rows(item)};
+      if (part.split == 0)
+        state = here;
+      else
+        kernel_.merge(rows(item), layout_.padded_dim, here, state);
+      if (part.split == item.splits - 1) finish(item, state);
+    }
+  }
+
+ private:
+  const AttentionKernel& kernel_;
+  const KvLayout& layout_;
+  const AttentionShape& shape_;
+  std::span<const AttentionSequence> sequences_;
+  int64_t group_;
+};
+
+}  // namespace
+
+void attention(const KvLayout& layout, const AttentionShape& shape,
+               std::span<const AttentionSequence> sequences, ThreadPool& pool) {
+  require(shape.heads > 0 && shape.heads % layout.kv_heads == 0,
+          "{} query heads do not share {} KV heads evenly", shape.heads, layout.kv_heads);
+  const Attention work(layout, shape, sequences);
+  const std::vector<Item> items = work.items();
+  std::vector<AlignedBuffer<float>> memory(static_cast<size_t>(pool.threads()));
+  const bool several =
+      std::any_of(items.begin(), items.end(), [](const Item& item) { return item.splits > 1; });
+  if (several && std::ssize(items) < 4 * pool.threads()) return work.run_split(items, pool, memory);
+  // Later blocks see more keys: they go first, so that the threads end together.
+  pool.parallel_for(std::ssize(items), 1, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t i = begin; i < end; ++i)
+      work.run(items[items.size() - 1 - static_cast<size_t>(i)], memory[static_cast<size_t>(thread)]);
+  });
+}
+
+}  // namespace quatrain::ops

@@ -1,0 +1,47 @@
+// What each instruction set gives to attention.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/kv_cache.h"
+
+namespace quatrain::ops {
+
+/// Softmax state of a block of rows: the largest score, the sum of exponentials, the weighted sum of values.
+struct AttentionState {
+  float* largest = nullptr;  // [rows], -infinity before the first key
+  float* sum = nullptr;      // [rows]
+  float* values = nullptr;   // [rows, padded_dim]
+};
+
+/// The query heads of one KV head for a run of tokens: row r is token r / group at position + r / group.
+struct AttentionBlock {
+  const KvLayout* layout = nullptr;
+  int64_t head = 0;
+  const std::byte* const* pages = nullptr;
+  const float* query = nullptr;  // [rows, head_dim]
+  int64_t rows = 0;
+  int64_t group = 1;
+  int64_t position = 0;
+  int64_t window = 0;
+  float scale = 1;
+  float* scratch = nullptr;  // attention_scratch() floats
+};
+
+/// Widened keys and values of a page, and the scores of every row.
+inline int64_t attention_scratch(const KvLayout& layout, int64_t rows) {
+  return kPageTokens * (layout.head_dim + layout.padded_dim + rows);
+}
+
+struct AttentionKernel {
+  /// Folds pages [first, last) into `state`.
+  void (*attend)(const AttentionBlock& block, int64_t first, int64_t last, const AttentionState& state);
+  /// Folds `part` into `state`, which comes before it.
+  void (*merge)(int64_t rows, int64_t padded_dim, const AttentionState& part, const AttentionState& state);
+  /// out[i] = values[i] / sum.
+  void (*finish)(const float* values, float sum, int64_t count, float* out);
+};
+
+extern const AttentionKernel attention_kernel_generic, attention_kernel_avx2, attention_kernel_avx512;
+
+}  // namespace quatrain::ops

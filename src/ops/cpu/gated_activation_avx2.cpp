@@ -1,0 +1,7 @@
+#include "ops/cpu/gated_activation_kernel.h"
+
+namespace quatrain::ops {
+
+const GatedActivationKernel gated_activation_kernel_avx2 = avx2::gate_run;
+
+}  // namespace quatrain::ops

@@ -1,0 +1,7 @@
+#include "ops/cpu/kv_cache_kernel.h"
+
+namespace quatrain::ops {
+
+const KvKernel kv_cache_kernel_avx512{avx512::kv_extremes, avx512::kv_encode};
+
+}  // namespace quatrain::ops
