@@ -17,40 +17,49 @@ namespace quatrain {
 struct Recipe {
   std::string name;
   std::string description;
+  int64_t seed = 0;  // of every random choice (splitmix64, base/rng.h)
 
   struct Weights {
     std::string method = "rtn";  // rtn (calibrated methods add theirs)
-    int bits = 4;
-    int64_t group = 0;          // 0: one scale a row
-    std::string clip = "none";  // none | mse
+    int bits = 4;                // 4, or 8: every block has its low nibbles
+    int64_t group = 0;           // 0: one scale a row
+    std::string clip = "none";   // none | mse
+    bool operator==(const Weights&) const = default;
   } weights;
 
   struct Residual {
-    double budget = 0;  // share of the 16-row blocks that get a low nibble
-    std::string score = "residual-norm";
-    std::string scope = "matrix";
-    int64_t block = 128;
+    double budget = 0;                    // share of the 16-row blocks that get a low nibble
+    std::string score = "residual-norm";  // residual-norm | weight-max | random
+    std::string scope = "matrix";         // where the budget holds: each matrix
+    int64_t block = 128;                  // columns of a block
+    bool operator==(const Residual&) const = default;
   } residual;
 
   struct Activations {
-    int bits = 4;
-    int64_t group = 0;
+    int bits = 4;       // 4, 8, or 16 for unquantised
+    int64_t group = 0;  // 0: the whole token
     bool symmetric = false;
-    std::string layers8 = "none";
+    std::string layers8 = "none";  // none | first3-last | layer numbers from 0, as "0,1,2,29"
+    bool operator==(const Activations&) const = default;
   } activations;
 
   struct Kv {
-    int bits = 4;
+    int bits = 4;                // 4, 8, or 16 for unquantised
     std::string group = "head";  // "head" or a number
     bool symmetric = false;
     int64_t sink_tokens = 0;
+    bool operator==(const Kv&) const = default;
   } kv;
 
-  int embedding_bits = 8;
+  int embedding_bits = 8;  // 4, 8 or 16, one scale a row
   int lm_head_bits = 8;
+  bool operator==(const Recipe&) const = default;
 
-  /// The file's text with overrides applied: what goes into the artifact's recipe.toml.
+  /// Every field, defaults and overrides included, as parse_recipe reads it back: the artifact's recipe.toml.
   std::string to_toml() const;
+  /// Layers whose linears take 8-bit inputs (activations.layers8), ascending, for a model of `layers` layers.
+  /// A number past the last layer is an error.
+  std::vector<int64_t> layers_with_8_bits(int64_t layers) const;
 };
 
 /// `name` of a shipped recipe, or the path of a file. `overrides` are "stage.field=value". Unknown or
@@ -62,6 +71,7 @@ Recipe parse_recipe(std::string_view toml, std::string_view where,
 std::vector<std::string> shipped_recipes();
 
 /// `group` where it divides `width`, else the largest power of two below it that does (logged by the caller).
+/// 0 (the whole row) stays 0.
 int64_t fitting_group(int64_t width, int64_t group);
 
 }  // namespace quatrain

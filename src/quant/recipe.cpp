@@ -1,0 +1,359 @@
+#include "quant/recipe.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace quatrain {
+namespace {
+
+constexpr size_t kMaxRecipeBytes = 1 << 20;
+constexpr int64_t kSmallestGroup = 16, kLargestGroup = 1024;
+constexpr std::string_view kGroupRule = "a power of two from 16 to 1024";
+
+bool is_group(int64_t group) {
+  return group >= kSmallestGroup && group <= kLargestGroup &&
+         std::has_single_bit(static_cast<uint64_t>(group));
+}
+
+/// Layer numbers of "0,1,29"; nullopt when the text is anything else or a number comes twice.
+std::optional<std::vector<int64_t>> parse_layers(std::string_view text) {
+  std::vector<int64_t> layers;
+  for (const char* at = text.data(); at != text.data() + text.size();) {
+    int64_t layer = -1;
+    const auto [end, error] = std::from_chars(at, text.data() + text.size(), layer);
+    if (error != std::errc() || layer < 0) return std::nullopt;
+    layers.push_back(layer);
+    at = end;
+    if (at == text.data() + text.size()) break;
+    if (*at++ != ',' || at == text.data() + text.size()) return std::nullopt;
+  }
+  std::sort(layers.begin(), layers.end());
+  if (layers.empty() || std::adjacent_find(layers.begin(), layers.end()) != layers.end()) return std::nullopt;
+  return layers;
+}
+
+// One field of the file: where its value goes (false: the value is not legal), and how it is written back.
+struct Field {
+  std::string_view stage;  // empty at the top level
+  std::string_view name;
+  std::string legal;
+  std::function<bool(Recipe&, const toml::node&)> set;
+  std::function<std::string(const Recipe&)> text;
+
+  std::string path() const { return stage.empty() ? std::string(name) : fmt::format("{}.{}", stage, name); }
+};
+
+std::string quoted(const std::string& text) {
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+
+// `member` maps a recipe to the field's place: auto(Recipe&) -> T&, called on const recipes for reading too.
+template <typename Member>
+Field integer(std::string_view stage, std::string_view name, Member member, std::string legal,
+              std::function<bool(int64_t)> is_legal) {
+  return {stage, name, std::move(legal),
+          [=](Recipe& recipe, const toml::node& node) {
+            const auto value = node.is_integer() ? node.value<int64_t>() : std::nullopt;
+            if (!value || !is_legal(*value)) return false;
+            using Target = std::remove_reference_t<decltype(member(recipe))>;
+            member(recipe) = static_cast<Target>(*value);
+            return true;
+          },
+          [=](const Recipe& recipe) { return std::to_string(member(recipe)); }};
+}
+
+template <typename Member>
+Field choice(std::string_view stage, std::string_view name, Member member, std::vector<std::string> legal) {
+  std::string list;
+  for (const std::string& value : legal) list += (list.empty() ? "\"" : ", \"") + value + "\"";
+  return {stage, name, list,
+          [=](Recipe& recipe, const toml::node& node) {
+            const auto value = node.value<std::string>();
+            if (!value || std::find(legal.begin(), legal.end(), *value) == legal.end()) return false;
+            member(recipe) = *value;
+            return true;
+          },
+          [=](const Recipe& recipe) { return quoted(member(recipe)); }};
+}
+
+template <typename Member>
+Field flag(std::string_view stage, std::string_view name, Member member) {
+  return {stage, name, "true, false",
+          [=](Recipe& recipe, const toml::node& node) {
+            if (!node.is_boolean()) return false;
+            member(recipe) = *node.value<bool>();
+            return true;
+          },
+          [=](const Recipe& recipe) { return std::string(member(recipe) ? "true" : "false"); }};
+}
+
+template <typename Member>
+Field free_text(std::string_view name, Member member) {
+  return {"", name, "a text of at most 1000 bytes",
+          [=](Recipe& recipe, const toml::node& node) {
+            const auto value = node.value<std::string>();
+            if (!value || value->size() > 1000) return false;
+            member(recipe) = *value;
+            return true;
+          },
+          [=](const Recipe& recipe) { return quoted(member(recipe)); }};
+}
+
+Field budget_field() {
+  return {"residual", "budget", "a share from 0 to 1",
+          [](Recipe& recipe, const toml::node& node) {
+            const auto value = node.is_number() ? node.value<double>() : std::nullopt;
+            if (!value || !(*value >= 0 && *value <= 1)) return false;
+            recipe.residual.budget = *value;
+            return true;
+          },
+          [](const Recipe& recipe) {
+            std::ostringstream out;
+            out << toml::value<double>(recipe.residual.budget);
+            return out.str();
+          }};
+}
+
+Field kv_group_field() {
+  return {"kv", "group", fmt::format("\"head\", {}", kGroupRule),
+          [](Recipe& recipe, const toml::node& node) {
+            if (node.is_integer() && is_group(*node.value<int64_t>()))
+              recipe.kv.group = std::to_string(*node.value<int64_t>());
+            else if (node.is_string() && *node.value<std::string>() == "head")
+              recipe.kv.group = "head";
+            else
+              return false;
+            return true;
+          },
+          [](const Recipe& recipe) { return recipe.kv.group == "head" ? quoted("head") : recipe.kv.group; }};
+}
+
+Field layers8_field() {
+  return {"activations", "layers8", "\"none\", \"first3-last\", a list of layer numbers from 0",
+          [](Recipe& recipe, const toml::node& node) {
+            std::string text;
+            if (const toml::array* list = node.as_array()) {
+              for (const toml::node& layer : *list) {
+                if (!layer.is_integer()) return false;
+                text += (text.empty() ? "" : ",") + std::to_string(*layer.value<int64_t>());
+              }
+            } else if (node.is_integer()) {
+              text = std::to_string(*node.value<int64_t>());
+            } else if (node.is_string()) {
+              text = *node.value<std::string>();
+            }
+            if (text != "none" && text != "first3-last" && !parse_layers(text)) return false;
+            recipe.activations.layers8 = text;
+            return true;
+          },
+          [](const Recipe& recipe) {
+            const std::string& text = recipe.activations.layers8;
+            return parse_layers(text) ? "[" + text + "]" : quoted(text);
+          }};
+}
+
+const std::vector<Field>& fields() {
+#define AT(place)             \
+  [](auto& recipe) -> auto& { \
+    return recipe.place;      \
+  }
+  static const auto bits_4_8_16 = [](int64_t bits) { return bits == 4 || bits == 8 || bits == 16; };
+  static const auto group_or_0 = [](int64_t group) { return group == 0 || is_group(group); };
+  static const std::string group_rule = fmt::format("0 for none, {}", kGroupRule);
+  static const std::vector<Field> all = {
+      free_text("name", AT(name)),
+      free_text("description", AT(description)),
+      integer("", "seed", AT(seed), "an integer from 0", [](int64_t seed) { return seed >= 0; }),
+      choice("weights", "method", AT(weights.method), {"rtn"}),
+      integer("weights", "bits", AT(weights.bits), "4, 8",
+              [](int64_t bits) { return bits == 4 || bits == 8; }),
+      integer("weights", "group", AT(weights.group), group_rule, group_or_0),
+      choice("weights", "clip", AT(weights.clip), {"none", "mse"}),
+      budget_field(),
+      choice("residual", "score", AT(residual.score), {"residual-norm", "weight-max", "random"}),
+      choice("residual", "scope", AT(residual.scope), {"matrix"}),
+      integer("residual", "block", AT(residual.block), std::string(kGroupRule), is_group),
+      integer("activations", "bits", AT(activations.bits), "4, 8, 16", bits_4_8_16),
+      integer("activations", "group", AT(activations.group), group_rule, group_or_0),
+      flag("activations", "symmetric", AT(activations.symmetric)),
+      layers8_field(),
+      integer("kv", "bits", AT(kv.bits), "4, 8, 16", bits_4_8_16),
+      kv_group_field(),
+      flag("kv", "symmetric", AT(kv.symmetric)),
+      integer("kv", "sink_tokens", AT(kv.sink_tokens), "0", [](int64_t tokens) { return tokens == 0; }),
+      integer("embedding", "bits", AT(embedding_bits), "4, 8, 16", bits_4_8_16),
+      integer("lm_head", "bits", AT(lm_head_bits), "4, 8, 16", bits_4_8_16),
+  };
+#undef AT
+  return all;
+}
+
+bool is_stage(std::string_view name) {
+  return !name.empty() && std::any_of(fields().begin(), fields().end(),
+                                      [&](const Field& field) { return field.stage == name; });
+}
+
+// The names that may stand at the top level (stage empty) or inside a stage.
+std::string legal_names(std::string_view stage) {
+  std::string list, last_stage;
+  for (const Field& field : fields()) {
+    if (field.stage == stage) list += (list.empty() ? "" : ", ") + std::string(field.name);
+    if (!stage.empty() || field.stage.empty() || field.stage == last_stage) continue;
+    last_stage = field.stage;
+    list += fmt::format(", [{}]", last_stage);
+  }
+  return list;
+}
+
+std::string node_text(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  const std::string text = out.str();
+  return text.size() <= 80 ? text : text.substr(0, 80) + "...";
+}
+
+void set_fields(Recipe& recipe, const toml::table& table, std::string_view stage, std::string_view where) {
+  for (const auto& [key, node] : table) {
+    const std::string_view name = key.str();
+    if (stage.empty() && is_stage(name)) {
+      require(node.is_table(), "{}: {} is a table of fields: {}", where, name, legal_names(name));
+      set_fields(recipe, *node.as_table(), name, where);
+      continue;
+    }
+    const auto field = std::find_if(fields().begin(), fields().end(), [&](const Field& candidate) {
+      return candidate.stage == stage && candidate.name == name;
+    });
+    if (field == fields().end())
+      fail("{}: unknown field \"{}{}{}\"; legal here: {}", where, stage, stage.empty() ? "" : ".", name,
+           legal_names(stage));
+    if (!field->set(recipe, node))
+      fail("{}: {} = {} is not legal; legal: {}", where, field->path(), node_text(node), field->legal);
+  }
+}
+
+// A value as TOML spells it; a bare word is a string, so that --set weights.clip=mse needs no quotes.
+void insert_override(toml::table& table, const std::string& override_text) {
+  const size_t equals = override_text.find('=');
+  require(equals != std::string::npos, "--set {}: expected stage.field=value", override_text);
+  const std::string path = override_text.substr(0, equals), value = override_text.substr(equals + 1);
+  const size_t dot = path.find('.');
+  const std::string stage = dot == std::string::npos ? "" : path.substr(0, dot);
+  const std::string name = dot == std::string::npos ? path : path.substr(dot + 1);
+  require(stage.empty() || is_stage(stage), "--set {}: unknown stage \"{}\"; legal: {}", override_text, stage,
+          legal_names(""));
+  toml::table parsed;
+  try {
+    parsed = toml::parse("value = " + value);
+  } catch (const toml::parse_error&) {
+    parsed.insert_or_assign("value", value);
+  }
+  if (parsed.size() != 1) parsed = toml::table{{"value", value}};
+  toml::table* target = &table;
+  if (!stage.empty()) {
+    table.insert(stage, toml::table{});
+    target = table[stage].as_table();
+    require(target != nullptr, "--set {}: the recipe's \"{}\" is no table of fields", override_text, stage);
+  }
+  parsed.get("value")->visit([&](const auto& node) { target->insert_or_assign(name, node); });
+}
+
+void check_contradictions(const Recipe& recipe, const toml::table& table, std::string_view where) {
+  require(!recipe.name.empty(), "{}: field \"name\" is missing", where);
+  require(recipe.weights.bits == 4 || !table.at_path("residual.budget"),
+          "{}: weights.bits = 8 keeps the low nibbles of every block and contradicts residual.budget; legal: "
+          "weights.bits = 4, or no residual.budget",
+          where);
+  require(recipe.activations.layers8 == "none" || recipe.activations.bits == 4,
+          "{}: activations.layers8 contradicts activations.bits = {}; legal: activations.bits = 4, or "
+          "activations.layers8 = \"none\"",
+          where, recipe.activations.bits);
+}
+
+fs::path recipe_path(const std::string& name_or_file) {
+  const bool file = name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".toml");
+  if (file) return name_or_file;
+  const std::vector<std::string> shipped = shipped_recipes();
+  if (std::find(shipped.begin(), shipped.end(), name_or_file) == shipped.end())
+    fail("recipe \"{}\": not one of {}; a file's name ends in .toml or holds a slash", name_or_file,
+         fmt::join(shipped, ", "));
+  return find_shipped("recipes") / (name_or_file + ".toml");
+}
+
+}  // namespace
+
+std::string Recipe::to_toml() const {
+  std::string out;
+  std::string_view stage;
+  for (const Field& field : fields()) {
+    if (weights.bits == 8 && field.path() == "residual.budget") continue;  // the two contradict each other
+    if (field.stage != stage) out += fmt::format("\n[{}]\n", field.stage);
+    stage = field.stage;
+    out += fmt::format("{} = {}\n", field.name, field.text(*this));
+  }
+  return out;
+}
+
+std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {
+  if (activations.layers8 == "none") return {};
+  std::vector<int64_t> chosen;
+  if (activations.layers8 == "first3-last") {
+    for (int64_t layer = 0; layer < layers; ++layer)
+      if (layer < 3 || layer == layers - 1) chosen.push_back(layer);
+    return chosen;
+  }
+  chosen = parse_layers(activations.layers8).value();
+  require(chosen.back() < layers,
+          "recipe {}: activations.layers8 names layer {}; the model has layers 0 to {}", name, chosen.back(),
+          layers - 1);
+  return chosen;
+}
+
+Recipe parse_recipe(std::string_view toml, std::string_view where,
+                    const std::vector<std::string>& overrides) {
+  require(toml.size() <= kMaxRecipeBytes, "{}: {} bytes are too many for a recipe (at most {})", where,
+          toml.size(), kMaxRecipeBytes);
+  toml::table table;
+  try {
+    table = toml::parse(toml, where);
+  } catch (const toml::parse_error& error) {
+    fail("{}:{}:{}: {}", where, error.source().begin.line, error.source().begin.column, error.description());
+  }
+  for (const std::string& override_text : overrides) insert_override(table, override_text);
+  Recipe recipe;
+  set_fields(recipe, table, "", where);
+  check_contradictions(recipe, table, where);
+  return recipe;
+}
+
+Recipe load_recipe(const std::string& name_or_file, const std::vector<std::string>& overrides) {
+  const fs::path path = recipe_path(name_or_file);
+  return parse_recipe(read_file(path, kMaxRecipeBytes), path.string(), overrides);
+}
+
+std::vector<std::string> shipped_recipes() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(find_shipped("recipes")))
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+int64_t fitting_group(int64_t width, int64_t group) {
+  if (group <= 0 || width % group == 0) return group;
+  auto fitted = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(group)));
+  while (width % fitted != 0) fitted /= 2;
+  return fitted;
+}
+
+}  // namespace quatrain
