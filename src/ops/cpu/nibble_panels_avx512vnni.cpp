@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kTokens = 8;  // 16 accumulators, 4 weight operands, and room for broadcasts in 32 registers
 
-// The intrinsic makes g++ 12 copy and spill the accumulator, which halves the speed; a read-write operand does
-// not, if it is a variable of its own: an array element as operand pins the array to memory.
+// The intrinsic makes g++ 12 copy and spill the accumulator, which halves the speed; a read-write operand
+// does not, if it is a variable of its own: an array element as operand pins the array to memory.
 inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, __m512i weights) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(weights));
   return acc;

@@ -17,9 +17,7 @@ struct VnniDot {
       first = _mm256_and_si256(hi, high);
       second = _mm256_and_si256(_mm256_slli_epi16(hi, 4), high);
     }
-    void add(__m256i& acc, __m256i a, __m256i b) const {
-      acc = dot(dot(acc, a, first), b, second);
-    }
+    void add(__m256i& acc, __m256i a, __m256i b) const { acc = dot(dot(acc, a, first), b, second); }
   };
   struct WeightsWithLo : Weights {
     WeightsWithLo(__m256i hi, __m256i lo) : Weights(hi) {
