@@ -30,30 +30,30 @@ NibbleKernel kernel_of(Isa isa) {
 struct Scratch {
   AlignedBuffer<uint8_t> codes;
   AlignedBuffer<float> scale;
-  AlignedBuffer<float> zero;
+  AlignedBuffer<int32_t> negative_zero;
 };
 
-// The kernels' view of the activations: scale and zero for every finest group as FP32, and codes moved only
+// The kernels' view of the activations: scale and -zero for every finest group, and codes moved only
 // where units are padded.
 NibbleTokens view_of(const PackedNibbleMatrix& matrix, const QuantizedActivations& x, Scratch& scratch) {
   const NibblePanels& panels = matrix.panels();
   const int64_t shared = matrix.groups_per_activation();
   scratch.scale.resize(static_cast<size_t>(x.tokens * panels.groups));
-  scratch.zero.resize(static_cast<size_t>(x.tokens * panels.groups));
+  scratch.negative_zero.resize(static_cast<size_t>(x.tokens * panels.groups));
   for (int64_t t = 0; t < x.tokens; ++t) {
     float* scale = scratch.scale.data() + t * panels.groups;
-    float* zero = scratch.zero.data() + t * panels.groups;
+    int32_t* negative_zero = scratch.negative_zero.data() + t * panels.groups;
     const float* from_scale = x.scale.data() + t * x.groups;
     const int16_t* from_zero = x.zero.data() + t * x.groups;
     if (shared == 1) {
       std::memcpy(scale, from_scale, static_cast<size_t>(panels.groups) * sizeof *scale);
-      for (int64_t g = 0; g < panels.groups; ++g) zero[g] = from_zero[g];
+      for (int64_t g = 0; g < panels.groups; ++g) negative_zero[g] = -from_zero[g];
     } else {
       for (int64_t g = 0; g < panels.groups; ++g)
-        scale[g] = from_scale[g / shared], zero[g] = from_zero[g / shared];
+        scale[g] = from_scale[g / shared], negative_zero[g] = -from_zero[g / shared];
     }
   }
-  NibbleTokens view{x.tokens, x.codes.data(), x.stride, scratch.scale.data(), scratch.zero.data()};
+  NibbleTokens view{x.tokens, x.codes.data(), x.stride, scratch.scale.data(), scratch.negative_zero.data()};
   const int64_t unit = matrix.unit_columns();
   if (unit % kStepColumns == 0 || panels.units == 1) return view;
 
@@ -102,7 +102,7 @@ void run(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool&
       const int64_t token = item / panel_items * kTokensOfItem;
       const NibbleTokens part{std::min(kTokensOfItem, view.tokens - token), view.codes + token * view.stride,
                               view.stride, view.scale + token * panels.groups,
-                              view.zero + token * panels.groups};
+                              view.negative_zero + token * panels.groups};
       const NibbleResults part_out{
           out.y != nullptr ? out.y + token * out.stride : nullptr, out.stride,
           out.sums != nullptr ? out.sums + token * panels.rows * panels.groups : nullptr};

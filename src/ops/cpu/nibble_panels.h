@@ -10,8 +10,8 @@
 //   panel, weight group: FP16 of 32 rows.
 //
 // FP32 arithmetic, the same on every instruction set, per row and token, groups in index order:
-//   t = RN(P - z S);  acc = fma(s, t, acc) or, with group scales w, acc = fma(s, RN(t w), acc);
-//   y = fma(acc, factor, bias), factor = scale / 16 or 1 / 16.
+//   t = RN(P - z S), the difference in INT32;  acc = fma(s, t, acc) or, with group scales w, acc = fma(s,
+//   RN(t w), acc); y = fma(acc, factor, bias), factor = scale / 16 or 1 / 16.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct NibblePanels {
   int64_t groups = 0;
   int64_t groups_per_scale = 0;
   int64_t scale_groups = 0;  // 0: one scale a row, within `factor`
-  /// P may exceed 2^24, where FP32 is no longer exact: sums are INT32 and P - z S is formed in INT32.
+  /// Groups wider than 256 columns, whose sums S need INT32.
   bool wide = false;
   const uint8_t* dense = nullptr;
   const uint8_t* flags = nullptr;  // [panels, units]: bit h set where half h has a residual
@@ -50,13 +50,13 @@ struct NibblePanels {
   int64_t total_steps() const { return (units - 1) * steps + last_steps; }
 };
 
-/// Rows of codes whose columns lie as the units do, and scale and zero of every (token, finest group).
+/// Rows of codes whose columns lie as the units do, and scale and -zero of every (token, finest group).
 struct NibbleTokens {
   int64_t tokens = 0;
   const uint8_t* codes = nullptr;
-  int64_t stride = 0;            // bytes from token to token
-  const float* scale = nullptr;  // [tokens, groups]
-  const float* zero = nullptr;   // [tokens, groups], whole numbers
+  int64_t stride = 0;                      // bytes from token to token
+  const float* scale = nullptr;            // [tokens, groups]
+  const int32_t* negative_zero = nullptr;  // [tokens, groups]: -z, z in [-32767, 32767]
 };
 
 /// Where results go: y [tokens, rows] `stride` floats apart, or where sums is set the P of every group

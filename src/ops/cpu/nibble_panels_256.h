@@ -37,7 +37,7 @@ void halves_of_tokens(const NibblePanels& w, int64_t panel, int first_half, cons
   const uint8_t* flags = w.flags + panel * w.units;
   const uint8_t* codes = x.codes + token * x.stride;
   const int64_t first_row = panel * kPanelRows + first_half * kHalfRows;
-  const int64_t rows = w.rows - first_row < H * kHalfRows ? w.rows - first_row : H * kHalfRows;
+  const bool sums_only = out.sums != nullptr;
   __m256 total[T][Q];
 #pragma GCC unroll 4
   for (int t = 0; t < T; ++t)
@@ -45,11 +45,20 @@ void halves_of_tokens(const NibblePanels& w, int64_t panel, int first_half, cons
     for (int q = 0; q < Q; ++q) total[t][q] = _mm256_setzero_ps();
 
   for (int64_t g = 0, u = 0; g < w.groups; ++g) {
-    __m256i acc[T][Q];
+    const int64_t at = (panel * w.groups + g) * kPanelRows + first_half * kHalfRows;
+    __m256i acc[T][Q];  // starts at -z S and ends as P - z S; at 0 where P alone is asked for
 #pragma GCC unroll 4
-    for (int t = 0; t < T; ++t)
+    for (int q = 0; q < Q; ++q) {
+      __m256i sums = _mm256_setzero_si256();
+      if (!sums_only && w.wide)
+        sums = _mm256_load_si256(reinterpret_cast<const __m256i*>(w.wide_sums + at + q * kQuarterRows));
+      if (!sums_only && !w.wide)
+        sums = _mm256_cvtepi16_epi32(
+            _mm_load_si128(reinterpret_cast<const __m128i*>(w.sums + at + q * kQuarterRows)));
 #pragma GCC unroll 4
-      for (int q = 0; q < Q; ++q) acc[t][q] = _mm256_setzero_si256();
+      for (int t = 0; t < T; ++t)
+        acc[t][q] = _mm256_mullo_epi32(_mm256_set1_epi32(x.negative_zero[(token + t) * w.groups + g]), sums);
+    }
     const int64_t end = u + w.units_per_group < w.units ? u + w.units_per_group : w.units;
     for (; u < end; ++u) {
       const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
@@ -85,49 +94,36 @@ void halves_of_tokens(const NibblePanels& w, int64_t panel, int first_half, cons
       }
     }
 
-    if (out.sums != nullptr) {
-      for (int t = 0; t < T; ++t) {
-        alignas(32) int32_t sums[Q * kQuarterRows];
-        for (int q = 0; q < Q; ++q)
-          _mm256_store_si256(reinterpret_cast<__m256i*>(sums + q * kQuarterRows), acc[t][q]);
-        for (int64_t r = 0; r < rows; ++r)
-          out.sums[((token + t) * w.rows + first_row + r) * w.groups + g] = sums[r];
-      }
+    if (sums_only) {
+#pragma GCC unroll 4
+      for (int t = 0; t < T; ++t)
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; ++q) {
+          alignas(32) int32_t sums[kQuarterRows];
+          _mm256_store_si256(reinterpret_cast<__m256i*>(sums), acc[t][q]);
+          const int64_t row = first_row + q * kQuarterRows;
+          for (int64_t r = 0; r < kQuarterRows && row + r < w.rows; ++r)
+            out.sums[((token + t) * w.rows + row + r) * w.groups + g] = sums[r];
+        }
       continue;
     }
-    const int64_t at = (panel * w.groups + g) * kPanelRows + first_half * kHalfRows;
     const uint16_t* scales = w.group_scale + (panel * w.scale_groups + g / w.groups_per_scale) * kPanelRows +
                              first_half * kHalfRows;
 #pragma GCC unroll 4
     for (int q = 0; q < Q; ++q) {
-      __m256 group_scale;
+      __m256 group_scale = _mm256_setzero_ps();
       if (w.scale_groups > 0)
         group_scale =
-            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + q * kQuarterRows)));
-      __m256i sums;
-      if (w.wide) {
-        sums = _mm256_load_si256(reinterpret_cast<const __m256i*>(w.wide_sums + at + q * kQuarterRows));
-      } else {
-        sums = _mm256_cvtepi16_epi32(
-            _mm_load_si128(reinterpret_cast<const __m128i*>(w.sums + at + q * kQuarterRows)));
-      }
-      const __m256 float_sums = _mm256_cvtepi32_ps(sums);
+            _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(scales + q * kQuarterRows)));
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) {
-        const __m256 z = _mm256_set1_ps(x.zero[(token + t) * w.groups + g]);
-        __m256 term;
-        if (w.wide) {
-          term = _mm256_cvtepi32_ps(
-              _mm256_sub_epi32(acc[t][q], _mm256_mullo_epi32(_mm256_cvttps_epi32(z), sums)));
-        } else {
-          term = _mm256_fnmadd_ps(z, float_sums, _mm256_cvtepi32_ps(acc[t][q]));  // P < 2^24: rounded once
-        }
+        __m256 term = _mm256_cvtepi32_ps(acc[t][q]);
         if (w.scale_groups > 0) term = _mm256_mul_ps(term, group_scale);
         total[t][q] = _mm256_fmadd_ps(_mm256_set1_ps(x.scale[(token + t) * w.groups + g]), term, total[t][q]);
       }
     }
   }
-  if (out.sums != nullptr) return;
+  if (sums_only) return;
 
 #pragma GCC unroll 4
   for (int q = 0; q < Q; ++q) {

@@ -88,6 +88,41 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
 
 alignas(64) constexpr uint8_t kZeros[kHalfBytes] = {};
 
+// Starts a group at -z S, so that its sum ends as P - z S; at 0 where P alone is asked for.
+template <int T>
+inline __attribute__((always_inline)) void start(Group<T>& group, const NibblePanels& w, int64_t at,
+                                                 const int32_t* negative_zero, bool sums_only) {
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    if (sums_only) {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) group.acc[t][half][0] = _mm512_setzero_si512();
+    } else if (w.wide) {
+      const __m512i sums = _mm512_load_si512(w.wide_sums + at + half * kHalfRows);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t)
+        group.acc[t][half][0] = _mm512_mullo_epi32(_mm512_set1_epi32(negative_zero[t * w.groups]), sums);
+    } else {
+      // pairs (S, 0) of 16 bits: the product with (-z, its sign) is one cheap instruction
+      const __m512i sums = _mm512_cvtepu16_epi32(
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(w.sums + at + half * kHalfRows)));
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t)
+        group.acc[t][half][0] = _mm512_madd_epi16(_mm512_set1_epi32(negative_zero[t * w.groups]), sums);
+    }
+    if constexpr (Group<T>::kChains == 2) {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) group.acc[t][half][1] = _mm512_setzero_si512();
+    }
+  }
+}
+
+template <int T>
+inline __attribute__((always_inline)) __m512i sum_of(const Group<T>& group, int t, int half) {
+  if constexpr (Group<T>::kChains == 2) return _mm512_add_epi32(group.acc[t][half][0], group.acc[t][half][1]);
+  return group.acc[t][half][0];
+}
+
 template <int T>
 void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t token,
                      const NibbleResults& out) {
@@ -95,7 +130,7 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
   const uint8_t* residual = w.residual + w.residual_offset[panel];
   const uint8_t* flags = w.flags + panel * w.units;
   const uint8_t* codes = x.codes + token * x.stride;
-  const int64_t rows = w.rows - panel * kPanelRows < kPanelRows ? w.rows - panel * kPanelRows : kPanelRows;
+  const bool sums_only = out.sums != nullptr;
   __m512 total[T][2];
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = _mm512_setzero_ps();
@@ -104,11 +139,8 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
   const uint16_t* scales = w.group_scale + panel * w.scale_groups * kPanelRows - kPanelRows;
   for (int64_t g = 0, u = 0; g < w.groups; ++g) {
     Group<T> group;
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t)
-#pragma GCC unroll 2
-      for (int chain = 0; chain < Group<T>::kChains; ++chain)
-        group.acc[t][0][chain] = group.acc[t][1][chain] = _mm512_setzero_si512();
+    start<T>(group, w, (panel * w.groups + g) * kPanelRows, x.negative_zero + token * w.groups + g,
+             sums_only);
     const int64_t end = u + w.units_per_group < w.units ? u + w.units_per_group : w.units;
     for (; u < end; ++u) {
       const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
@@ -129,22 +161,18 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
       dense += steps * kStepBytes;
       codes += steps * kStepColumns;
     }
-    if constexpr (Group<T>::kChains == 2) {
+
+    if (sums_only) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t)
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half)
-          group.acc[t][half][0] = _mm512_add_epi32(group.acc[t][half][0], group.acc[t][half][1]);
-    }
-
-    if (out.sums != nullptr) {
-      for (int t = 0; t < T; ++t) {
-        alignas(64) int32_t sums[kPanelRows];
-        _mm512_store_si512(sums, group.acc[t][0][0]);
-        _mm512_store_si512(sums + kHalfRows, group.acc[t][1][0]);
-        for (int64_t r = 0; r < rows; ++r)
-          out.sums[((token + t) * w.rows + panel * kPanelRows + r) * w.groups + g] = sums[r];
-      }
+        for (int half = 0; half < 2; ++half) {
+          alignas(64) int32_t sums[kHalfRows];
+          _mm512_store_si512(sums, sum_of<T>(group, t, half));
+          const int64_t row = panel * kPanelRows + half * kHalfRows;
+          for (int64_t r = 0; r < kHalfRows && row + r < w.rows; ++r)
+            out.sums[((token + t) * w.rows + row + r) * w.groups + g] = sums[r];
+        }
       continue;
     }
     if (scale_left == 0) {
@@ -153,38 +181,30 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
     }
     --scale_left;
     const float* scale = x.scale + token * w.groups + g;
-    const float* zero = x.zero + token * w.groups + g;
-    const int64_t at = (panel * w.groups + g) * kPanelRows;
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      __m512 group_scale;
-      if (w.scale_groups > 0)
-        group_scale =
-            _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + half * kHalfRows)));
-      __m512i sums;
-      if (w.wide) {
-        sums = _mm512_load_si512(w.wide_sums + at + half * kHalfRows);
-      } else {
-        sums = _mm512_cvtepi16_epi32(
-            _mm256_load_si256(reinterpret_cast<const __m256i*>(w.sums + at + half * kHalfRows)));
-      }
-      const __m512 float_sums = _mm512_cvtepi32_ps(sums);
+    if (w.scale_groups == 0) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        const __m512 z = _mm512_set1_ps(zero[t * w.groups]);
-        const __m512i p = group.acc[t][half][0];
-        __m512 term;
-        if (w.wide) {
-          term = _mm512_cvtepi32_ps(_mm512_sub_epi32(p, _mm512_mullo_epi32(_mm512_cvttps_epi32(z), sums)));
-        } else {
-          term = _mm512_fnmadd_ps(z, float_sums, _mm512_cvtepi32_ps(p));  // P < 2^24: rounded once
+        const __m512 s = _mm512_set1_ps(scale[t * w.groups]);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half)
+          total[t][half] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum_of<T>(group, t, half)), total[t][half]);
+      }
+    } else {
+      const __m512 group_scale[2] = {
+          _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales))),
+          _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales + kHalfRows)))};
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+        const __m512 s = _mm512_set1_ps(scale[t * w.groups]);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum_of<T>(group, t, half)), group_scale[half]);
+          total[t][half] = _mm512_fmadd_ps(s, term, total[t][half]);
         }
-        if (w.scale_groups > 0) term = _mm512_mul_ps(term, group_scale);
-        total[t][half] = _mm512_fmadd_ps(_mm512_set1_ps(scale[t * w.groups]), term, total[t][half]);
       }
     }
   }
-  if (out.sums != nullptr) return;
+  if (sums_only) return;
 
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {

@@ -53,14 +53,14 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
       continue;
     }
     const float s = x.scale[token * w.groups + g];
-    const auto zero = static_cast<int32_t>(x.zero[token * w.groups + g]);
+    const int32_t negative_zero = x.negative_zero[token * w.groups + g];
     const uint16_t* scale =
         w.scale_groups > 0 ? w.group_scale + (panel * w.scale_groups + g / w.groups_per_scale) * kPanelRows
                            : nullptr;
     for (int r = 0; r < kPanelRows; ++r) {
       const int64_t at = (panel * w.groups + g) * kPanelRows + r;
       const int32_t sum = w.wide ? w.wide_sums[at] : w.sums[at];
-      float term = static_cast<float>(acc[r] - zero * sum);  // below 2^31: see nibble_pack.cpp
+      float term = static_cast<float>(acc[r] + negative_zero * sum);  // below 2^31: see nibble_pack.cpp
       if (scale != nullptr) term *= fp16_to_float(scale[r]);
       total[r] = std::fma(s, term, total[r]);
     }
