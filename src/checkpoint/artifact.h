@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,8 +46,8 @@ struct KvPolicy {
 struct QuantizationConfig {
   static constexpr int kVersion = 1;
   std::string recipe;
-  double bits_per_weight =
-      0;  // linears, embedding and head: bits of their tensors in the file over their weights
+  // Linears, embedding, head and every other matrix: bits of their tensors in the file over their weights.
+  double bits_per_weight = 0;
   LinearPolicy defaults;
   std::map<std::string, LinearPolicy> linears;  // by linear name, e.g. "model.layers.0.mlp.down_proj"
   KvPolicy kv;
@@ -60,6 +60,8 @@ struct QuantizationConfig {
   /// The policy of one linear: its own, or the defaults.
   const LinearPolicy& linear(std::string_view name) const;
   const KvPolicy& kv_of(int layer) const;
+  /// The stored tensors that any transform names.
+  std::set<std::string> transform_tensors() const;
 
   Json to_json() const;
   /// Throws with the field that is missing, mistyped or out of range.
@@ -102,14 +104,17 @@ class ArtifactWriter {
   /// The directory being filled; other files (tokenizer, template) are written into it before finish().
   const fs::path& staging() const;
 
+  /// The planes are checked as ArtifactReader::planes checks them; columns are even.
   void add_planes(const std::string& linear, const NibblePlanes& planes);
-  /// A tensor that stays unquantised, rounded to `type` ("F32", "F16" or "BF16").
+  /// A tensor that stays unquantised (or a transform's), rounded to `type` ("F32", "F16" or "BF16"). A value
+  /// that is not finite after rounding is an error.
   void add_tensor(const std::string& name, const std::vector<int64_t>& shape, std::span<const float> values,
                   std::string_view type);
 
-  /// Writes config.json (`model_config` plus quantization_config with bits_per_weight filled in from the
-  /// bytes written), the index, recipe.toml and quantization_report.json, then renames the directory into
-  /// place.
+  /// Writes config.json (`model_config` plus quantization_config), the index, recipe.toml and
+  /// quantization_report.json, opens the result with ArtifactReader, then renames the directory into place.
+  /// What was written decides bits_per_weight, `unquantized`, and each linear's weight_group and
+  /// residual_block (an entry in `linears` is made where they are not the defaults).
   void finish(Json model_config, QuantizationConfig quantization, std::string_view recipe_toml,
               const Json& report);
 

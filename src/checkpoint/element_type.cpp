@@ -1,8 +1,7 @@
 #include "checkpoint/element_type.h"
 
-#include <array>
+#include <cmath>
 #include <cstring>
-#include <iterator>
 
 #include "base/error.h"
 #include "base/half.h"
@@ -32,10 +31,22 @@ void decode_bf16(const std::byte* in, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_float(load<uint16_t>(in + 2 * i));
 }
 
+template <uint16_t (*Round)(float)>
+void encode_half(const float* in, int64_t count, std::byte* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint16_t bits = Round(in[i]);
+    std::memcpy(out + 2 * i, &bits, sizeof(bits));
+  }
+}
+
+void encode_f32(const float* in, int64_t count, std::byte* out) {
+  std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
+}
+
 constexpr ElementType kTypes[] = {
-    {"F32", 1, 4, decode_number<float>},
-    {"F16", 1, 2, decode_f16},
-    {"BF16", 1, 2, decode_bf16},
+    {"F32", 1, 4, decode_number<float>, encode_f32},
+    {"F16", 1, 2, decode_f16, encode_half<float_to_fp16>},
+    {"BF16", 1, 2, decode_bf16, encode_half<float_to_bf16>},
     {"F64", 1, 8, decode_number<double>},
     {"I8", 1, 1, decode_number<int8_t>},
     {"I16", 1, 2, decode_number<int16_t>},
@@ -51,11 +62,11 @@ constexpr ElementType kTypes[] = {
     {"F8_E8M0", 1, 1},
     {"C64", 1, 8},
     // GGUF's block types
-    {"Q4_0", 32, 18, decode_q4_0},
-    {"Q4_1", 32, 20, decode_q4_1},
+    {"Q4_0", 32, 18, decode_q4_0, encode_q4_0},
+    {"Q4_1", 32, 20, decode_q4_1, encode_q4_1},
     {"Q5_0", 32, 22, decode_q5_0},
     {"Q5_1", 32, 24, decode_q5_1},
-    {"Q8_0", 32, 34, decode_q8_0},
+    {"Q8_0", 32, 34, decode_q8_0, encode_q8_0},
     {"Q8_1", 32, 36},
     {"Q2_K", 256, 84, decode_q2_k},
     {"Q3_K", 256, 110, decode_q3_k},
@@ -104,6 +115,25 @@ size_t tensor_bytes(const ElementType& type, std::span<const int64_t> shape, std
   require(!__builtin_mul_overflow(empty ? 0 : product / type.block, static_cast<int64_t>(type.bytes), &bytes),
           "{}: the tensor has more than 2^63 bytes", where);
   return static_cast<size_t>(bytes);
+}
+
+std::vector<std::byte> encode_values(const ElementType& type, std::span<const float> values,
+                                     std::string_view where) {
+  require(type.encode != nullptr,
+          "{}: the type {} cannot be written; F32, F16, BF16, Q8_0, Q4_0 and Q4_1 can", where, type.name);
+  const auto count = static_cast<int64_t>(values.size());
+  require(count % type.block == 0, "{}: {} values are no whole blocks of {}", where, count, type.block);
+  const auto require_finite = [&](std::span<const float> numbers, std::string_view what) {
+    for (size_t i = 0; i < numbers.size(); ++i)
+      require(std::isfinite(numbers[i]), "{}: value {} ({}) {}", where, i, values[i], what);
+  };
+  require_finite(values, "is not finite");
+  std::vector<std::byte> bytes(static_cast<size_t>(count / type.block) * type.bytes);
+  type.encode(values.data(), count / type.block, bytes.data());
+  std::vector<float> back(values.size());
+  type.decode(bytes.data(), count / type.block, back.data());
+  require_finite(back, fmt::format("is too large for {}", type.name));
+  return bytes;
 }
 
 }  // namespace quatrain

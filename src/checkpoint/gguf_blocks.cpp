@@ -1,5 +1,7 @@
 #include "checkpoint/gguf_blocks.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/half.h"
@@ -42,6 +44,24 @@ ScaleMin packed_scale_min(const std::byte* packed, int j) {
   if (j < 4) return {byte_at(packed, j) & 63, byte_at(packed, j + 4) & 63};
   return {(byte_at(packed, j + 4) & 15) | (byte_at(packed, j - 4) >> 6) << 4,
           (byte_at(packed, j + 4) >> 4) | (byte_at(packed, j) >> 6) << 4};
+}
+
+void put_half(std::byte* out, int64_t offset, float value) {
+  const uint16_t bits = float_to_fp16(value);
+  out[offset] = static_cast<std::byte>(bits & 255);
+  out[offset + 1] = static_cast<std::byte>(bits >> 8);
+}
+
+// 1 / d, or 0 where d is too small to have a finite inverse: such a d is 0 in FP16 too.
+float inverse(float d) {
+  const float inverted = 1.0f / d;
+  return std::isfinite(inverted) ? inverted : 0.0f;
+}
+
+// Writes 16 bytes of nibbles; code(column) is below 16.
+template <typename Code>
+void put_nibbles(std::byte* codes, Code code) {
+  for (int j = 0; j < 16; ++j) codes[j] = static_cast<std::byte>(code(j) | code(j + 16) << 4);
 }
 
 }  // namespace
@@ -179,6 +199,41 @@ void decode_q6_k(const std::byte* in, int64_t blocks, float* out) {
       const float scale = d * static_cast<float>(static_cast<int8_t>(byte_at(in, 192 + column / 16)));
       out[column] = scale * static_cast<float>((low | high << 4) - 32);
     }
+  }
+}
+
+// The value farthest from 0 becomes code 0, that is -8 d.
+void encode_q4_0(const float* in, int64_t blocks, std::byte* out) {
+  for (; blocks > 0; --blocks, in += 32, out += 18) {
+    const float extreme =
+        *std::max_element(in, in + 32, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+    const float d = extreme / -8.0f, id = inverse(d);
+    put_half(out, 0, d);
+    put_nibbles(out + 2, [&](int column) { return std::min(15, static_cast<int>(in[column] * id + 8.5f)); });
+  }
+}
+
+// The minimum becomes code 0, the maximum code 15.
+void encode_q4_1(const float* in, int64_t blocks, std::byte* out) {
+  for (; blocks > 0; --blocks, in += 32, out += 20) {
+    const auto [low, high] = std::minmax_element(in, in + 32);
+    const float m = *low, d = (*high - m) / 15.0f, id = inverse(d);
+    put_half(out, 0, d);
+    put_half(out, 2, m);
+    put_nibbles(out + 4,
+                [&](int column) { return std::min(15, static_cast<int>((in[column] - m) * id + 0.5f)); });
+  }
+}
+
+// The largest magnitude becomes 127; ties round away from zero.
+void encode_q8_0(const float* in, int64_t blocks, std::byte* out) {
+  for (; blocks > 0; --blocks, in += 32, out += 34) {
+    float magnitude = 0;
+    for (int j = 0; j < 32; ++j) magnitude = std::max(magnitude, std::fabs(in[j]));
+    const float d = magnitude / 127.0f, id = inverse(d);
+    put_half(out, 0, d);
+    for (int j = 0; j < 32; ++j)
+      out[2 + j] = static_cast<std::byte>(static_cast<int8_t>(std::round(in[j] * id)));
   }
 }
 
