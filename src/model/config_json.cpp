@@ -220,8 +220,8 @@ double default_attention_scale(const ModelConfig& config, double query_scalar) {
 
 ModelConfig read_text(const Json& json, std::string_view where) {
   require(json.is_object(), "{}: a model's config must be a JSON object", where);
-  refuse_quantized(json, where);
   const Architecture& architecture = read_architecture(json, where);
+  refuse_quantized(json, where);
   for (const auto& [key, feature] : kUnsupported) {
     const Json* field = json_field(json, key);
     require(field == nullptr || is_off(*field), "{}: {} (field \"{}\") is not supported", where, feature,
