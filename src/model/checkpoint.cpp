@@ -19,7 +19,8 @@ std::unique_ptr<Checkpoint> open_hub(const fs::path& directory) {
     require(json_string_or(*quantization, "quant_method", "", where) != "quatrain",
             "{}: this is a quantised artifact; a 16-bit model is needed here", directory.string());
   if (const fs::path modelopt = directory / "hf_quant_config.json"; fs::exists(modelopt)) {
-    const Json* quantization = json_field(read_json(modelopt), "quantization");
+    const Json modelopt_json = read_json(modelopt);
+    const Json* quantization = json_field(modelopt_json, "quantization");
     fail("{}: the weights are already quantised ({}); give the 16-bit model", modelopt.string(),
          quantization == nullptr
              ? "modelopt"

@@ -129,18 +129,25 @@ const Architecture& row_of(const Reader& reader, const GgufFile& file) {
        reader.architecture(), names);
 }
 
-void read_windows(const Reader& reader, const Architecture& row, int64_t layers, Json& json) {
+void read_windows(const Reader& reader, const GgufFile& file, const Architecture& row, int64_t layers,
+                  Json& json) {
   const int64_t window = reader.integer_or("attention.sliding_window", 0);
   json["sliding_window"] = window > 0 ? Json(window) : Json();
   if (row.window == Architecture::Window::Gated || row.window == Architecture::Window::GatedAll)
     json["use_sliding_window"] = false;  // llama.cpp runs these families with full attention
   if (row.window != Architecture::Window::Alternating) return;
+  // The key holds a period, or one flag a layer.
+  const std::string key = reader.key("attention.sliding_window_pattern");
+  const GgufValue* value = file.find_metadata(key);
+  const auto* flags = value == nullptr ? nullptr : std::get_if<std::vector<bool>>(&value->data);
+  const int64_t period = flags == nullptr ? file.get_or<int64_t>(key, 6) : 1;
+  require(period > 0 && (flags == nullptr || static_cast<int64_t>(flags->size()) == layers),
+          "{}: {} must be a period or one flag a layer", reader.where(), key);
   Json types = Json::array();
-  const int64_t pattern = reader.integer_or("attention.sliding_window_pattern", 6);
-  require(pattern > 0, "{}: {} must be positive", reader.where(),
-          reader.key("attention.sliding_window_pattern"));
-  for (int64_t layer = 0; layer < layers; ++layer)
-    types.push_back(window > 0 && (layer + 1) % pattern != 0 ? "sliding_attention" : "full_attention");
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const bool sliding = flags == nullptr ? (layer + 1) % period != 0 : (*flags)[static_cast<size_t>(layer)];
+    types.push_back(window > 0 && sliding ? "sliding_attention" : "full_attention");
+  }
   json["layer_types"] = types;
 }
 
@@ -203,13 +210,17 @@ ModelConfig config_from_gguf(const GgufFile& file) {
   const int64_t rotated = reader.integer_or("rope.dimension_count", head_dim);
   if (rotated != head_dim)
     json["partial_rotary_factor"] = static_cast<double>(rotated) / static_cast<double>(head_dim);
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
+                          "residual_scale", "attention.max_alibi_bias", "attention.clamp_kqv"})
     require(reader.number_or(key, 0) == 0, "{}: {} is not supported", where, reader.key(key));
+  require(row.scaled_embedding || (!reader.has("attention.scale") && !reader.has("embedding_scale")),
+          "{}: an attention or embedding scale of its own is not supported for {}", where,
+          reader.architecture());
   if (row.bias == Architecture::Bias::Optional)
     json["attention_bias"] = file.find("blk.0.attn_q.bias") != nullptr;
   if (row.mlp_bias) json["mlp_bias"] = file.find("blk.0.ffn_gate.bias") != nullptr;
   if (row.moe) read_experts(reader, file, row, layers, json);
-  read_windows(reader, row, layers, json);
+  read_windows(reader, file, row, layers, json);
   if (row.scaled_embedding) {
     json["rope_local_base_freq"] = reader.number_or("rope.freq_base_swa", row.local_theta);
     // llama.cpp's rule: Gemma 3 27B, known by its 62 layers, scales by hidden / heads instead of head_dim.
