@@ -462,7 +462,7 @@ TEST(ArtifactWriter, LeavesNothingOnAFullDisk) {
       try {
         ArtifactWriter writer(dir / "out");
         for (int i = 0; i < 8; ++i)
-          writer.add_planes("w" + std::to_string(i), random_planes(256, 512, 64, 64, 3));
+          writer.add_planes(fmt::format("w{}", i), random_planes(256, 512, 64, 64, 3));
         writer.finish(Json::object(), QuantizationConfig(), "", Json::object());
       } catch (const Error& error) {
         status = std::string_view(error.what()).find("cannot write") != std::string_view::npos ? 0 : 2;
@@ -484,7 +484,7 @@ TEST(ArtifactWriter, LeavesNothingUnderTheFinalNameWhenKilled) {
   if (child == 0) {
     ArtifactWriter writer(dir / "out", 10000);
     for (int i = 0;; ++i) {
-      writer.add_planes("w" + std::to_string(i), random_planes(64, 128, 64, 64, 3));
+      writer.add_planes(fmt::format("w{}", i), random_planes(64, 128, 64, 64, 3));
       if (i == 5 && write(ready[1], "x", 1) != 1) _exit(1);
     }
   }

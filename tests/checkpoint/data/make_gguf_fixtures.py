@@ -53,3 +53,13 @@ writer.write_kv_data_to_file()
 writer.write_tensors_to_file()
 writer.close()
 np.concatenate([e.astype("<f4").ravel() for e in expected]).tofile("types.f32")
+
+# encode.f32 and encode.TYPE: blocks of 32 values of many magnitudes, and their quantised bytes.
+values = np.concatenate([
+    (rng.normal(size=(24, 32)) * 10.0 ** rng.integers(-4, 3, size=(24, 1))).astype(np.float32),
+    np.zeros((1, 32), np.float32), np.full((1, 32), 2.5, np.float32),
+    np.tile(np.float32([0.5, -0.5, 1.5, -1.5, 63.5, -63.5, 127, -127]), (1, 4)),  # ties of Q8_0
+    rng.integers(-8, 9, size=(5, 32)).astype(np.float32)]).ravel()
+values.astype("<f4").tofile("encode.f32")
+for kind in (T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1):
+    quantize(values.reshape(1, -1), kind).tofile(f"encode.{kind.name}")
