@@ -5,6 +5,7 @@
 #include <queue>
 #include <unordered_map>
 
+#include "text/score_merges.h"
 #include "text/token_model.h"
 #include "text/utf8.h"
 
@@ -43,15 +44,17 @@ class Bpe : public TokenModel {
     }
     if (definition.model == TokenizerDefinition::Model::kMerges) {
       merges_.reserve(definition.merges.size());
+      int32_t rank = 0;
       for (const auto& [left, right] : definition.merges) {
         const auto result = vocabulary.find(vocabulary.text(left) + vocabulary.text(right));
         require(result.has_value(), "{}: merge \"{} {}\" makes a token that the vocabulary does not have",
                 definition.where, vocabulary.text(left), vocabulary.text(right));
         // Of two equal merges the later one counts, as in Hugging Face's tokenizers.
-        merges_.insert_or_assign(pair_key(left, right), Merge{static_cast<int32_t>(rank_++), *result});
+        merges_.insert_or_assign(pair_key(left, right), Merge{rank++, *result});
       }
     } else {
-      add_merges_by_score(definition);
+      for (const ScoreMerge& merge : score_merges(definition.scores, plain_, vocabulary))
+        merges_.insert_or_assign(pair_key(merge.left, merge.right), Merge{merge.rank, merge.result});
     }
   }
 
@@ -80,25 +83,6 @@ class Bpe : public TokenModel {
       return rank != other.rank ? rank > other.rank : left > other.left;
     }
   };
-
-  // SentencePiece has no list of merges: any two neighbours whose joined text is a piece may merge.
-  void add_merges_by_score(const TokenizerDefinition& definition) {
-    std::vector<int32_t> order;
-    for (size_t id = 0; id < plain_.size(); ++id)
-      if (plain_[id]) order.push_back(static_cast<int32_t>(id));
-    const auto score = [&](int32_t id) { return definition.scores[static_cast<size_t>(id)]; };
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return score(a) > score(b); });
-    for (size_t i = 0; i < order.size(); ++i) {
-      if (i > 0 && score(order[i]) != score(order[i - 1])) ++rank_;  // equal scores have equal ranks
-      const std::string_view text = vocabulary_.text(order[i]);
-      for (size_t cut = utf8_at(text, 0).size; cut < text.size(); cut += utf8_at(text, cut).size) {
-        const auto left = vocabulary_.find(text.substr(0, cut));
-        const auto right = vocabulary_.find(text.substr(cut));
-        if (left && right && plain_[static_cast<size_t>(*left)] && plain_[static_cast<size_t>(*right)])
-          merges_.insert_or_assign(pair_key(*left, *right), Merge{static_cast<int32_t>(rank_), order[i]});
-      }
-    }
-  }
 
   std::vector<Symbol> characters_of(std::string_view word) const {
     std::vector<Symbol> symbols;
@@ -167,7 +151,6 @@ class Bpe : public TokenModel {
   UnknownText unknown_text_;
   std::vector<bool> plain_;
   bool ignore_merges_;
-  int64_t rank_ = 0;
   std::unordered_map<std::string_view, int32_t> characters_;
   std::unordered_map<uint64_t, Merge, PairHash> merges_;
 };

@@ -21,6 +21,8 @@ TokenizerDefinition checked(TokenizerDefinition definition) {
   for (const int32_t id : definition.prefix) definition.require_id(id, "a token of the post-processor");
   for (const int32_t id : definition.suffix) definition.require_id(id, "a token of the post-processor");
   for (const AddedToken& token : definition.added) definition.require_id(token.id, "an added token");
+  require(valid_utf8_prefix(definition.chat_template) == definition.chat_template.size(),
+          "{}: the chat template is not UTF-8", definition.where);
   for (const auto& [left, right] : definition.merges) {
     definition.require_id(left, "a token of a merge");
     definition.require_id(right, "a token of a merge");

@@ -28,6 +28,7 @@ class PipelineTokenizer : public Tokenizer {
   bool is_special(int32_t id) const override;
   bool strips_leading_space() const override { return decoder_.strips_leading_space(); }
 
+  const Vocabulary& vocabulary() const { return vocabulary_; }
   /// What this was made of, its tokens' spellings apart (they are moved out; see token_text()).
   const TokenizerDefinition& definition() const { return definition_; }
 

@@ -200,7 +200,10 @@ bool mentions_byte_level(const Json& description) {
 }  // namespace
 
 TokenizerDefinition parse_tokenizer_json(std::string_view text, const std::string& where) {
-  const Json document = parse_json(text, where);
+  return read_tokenizer_json(parse_json(text, where), where);
+}
+
+TokenizerDefinition read_tokenizer_json(const Json& document, const std::string& where) {
   TokenizerDefinition definition;
   definition.where = where;
   const auto found = document.is_object() ? document.find("model") : document.end();
@@ -227,6 +230,14 @@ TokenizerDefinition parse_tokenizer_json(std::string_view text, const std::strin
   if (!definition.scores.empty()) definition.scores.resize(definition.tokens.size(), 0);
   for (size_t id = 0; id < definition.tokens.size(); ++id)
     if (definition.byte_fallback && byte_token(definition.tokens[id])) definition.plain[id] = false;
+  if (definition.model == TokenizerDefinition::Model::kUnigram) {
+    // A control token's score is 0, the best there is; in the text it is not the model's to find.
+    for (const AddedToken& token : definition.added) definition.plain[static_cast<size_t>(token.id)] = false;
+    if (definition.unknown != -1) {
+      definition.require_id(definition.unknown, "model.unk_id");
+      definition.plain[static_cast<size_t>(definition.unknown)] = false;
+    }
+  }
   definition.normalizer = part("normalizer");
   definition.pre_tokenizer = part("pre_tokenizer");
   definition.decoder = part("decoder");
