@@ -1,0 +1,128 @@
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <string>
+
+#include "base/error.h"
+
+namespace quatrain {
+namespace {
+
+class FileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) /
+              (std::string("quatrain_file_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  int entries() const {
+    return static_cast<int>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+
+  fs::path folder_;
+};
+
+std::string error_of(const auto& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(FileTest, WritesUnderTheFinalNameOnCommitOnly) {
+  const fs::path path = folder_ / "a.bin";
+  {
+    AtomicFile file(path);
+    file.write("0123456789");
+    file.write_at(2, "xy", 2);
+    EXPECT_FALSE(fs::exists(path));
+    EXPECT_EQ(file.size(), 10u);
+    EXPECT_NE(error_of([&] { file.write_at(9, "xy", 2); }).find("a.bin"), std::string::npos);
+    EXPECT_NE(error_of([&] { file.write_at(SIZE_MAX, "xy", 2); }), "");
+    file.commit();
+  }
+  EXPECT_EQ(read_file(path), "01xy456789");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(FileTest, WithoutCommitNothingChanges) {
+  const fs::path path = folder_ / "a.bin";
+  write_file(path, "old");
+  {
+    AtomicFile file(path);
+    file.write("new");
+  }
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(FileTest, ReadErrorsNameThePath) {
+  EXPECT_NE(error_of([&] { read_file(folder_ / "absent"); }).find("absent"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_file(folder_); }).find("directory"), std::string::npos);
+  EXPECT_NE(error_of([&] { AtomicFile(folder_ / "no" / "such"); }).find("such"), std::string::npos);
+  EXPECT_NE(error_of([&] { MappedFile(folder_ / "absent"); }).find("absent"), std::string::npos);
+  EXPECT_NE(error_of([&] { MappedFile{folder_}; }).find("not a regular file"), std::string::npos);
+  write_file(folder_ / "large", std::string(100, 'x'));
+  EXPECT_NE(error_of([&] { read_file(folder_ / "large", 99); }).find("larger than 99"), std::string::npos);
+  EXPECT_EQ(read_file(folder_ / "large", 100).size(), 100u);
+}
+
+TEST_F(FileTest, MapsAndMoves) {
+  write_file(folder_ / "a", "hello");
+  write_file(folder_ / "empty", "");
+  MappedFile map(folder_ / "a");
+  MappedFile moved(std::move(map));
+  ASSERT_EQ(moved.bytes().size(), 5u);
+  EXPECT_EQ(static_cast<char>(moved.bytes()[4]), 'o');
+  EXPECT_TRUE(map.bytes().empty());
+  EXPECT_TRUE(MappedFile(folder_ / "empty").bytes().empty());
+  moved = MappedFile(folder_ / "empty");
+  EXPECT_TRUE(moved.bytes().empty());
+}
+
+TEST_F(FileTest, UnpacksGzipAndRefusesATruncatedOne) {
+  const fs::path path = folder_ / "t.gz";
+  gzFile file = gzopen(path.c_str(), "wb");
+  const std::string text(5000, 'q');
+  gzwrite(file, text.data(), 5000);
+  gzclose(file);
+  EXPECT_EQ(read_file(path), text);
+  EXPECT_NE(error_of([&] { read_file(path, 4999); }).find("unpacks to more than 4999"), std::string::npos);
+  fs::resize_file(path, fs::file_size(path) - 6);
+  EXPECT_NE(error_of([&] { read_file(path); }).find("t.gz"), std::string::npos);
+}
+
+TEST_F(FileTest, DirectoriesAppearWhole) {
+  const fs::path path = folder_ / "out";
+  {
+    AtomicDirectory directory(path / "");  // "out/" is "out"
+    write_file(directory.path() / "a", "1");
+    EXPECT_FALSE(fs::exists(path));
+    directory.commit();
+  }
+  EXPECT_EQ(read_file(path / "a"), "1");
+  EXPECT_NE(error_of([&] { AtomicDirectory again(path); }).find("out"), std::string::npos);
+  EXPECT_EQ(entries(), 1);
+  {
+    AtomicDirectory dropped(folder_ / "dropped");
+    write_file(dropped.path() / "a", "1");
+  }
+  EXPECT_EQ(entries(), 1);
+  fs::path kept;
+  {
+    AtomicDirectory directory(folder_ / "kept");
+    kept = directory.path();
+    directory.keep();
+  }
+  EXPECT_TRUE(fs::is_directory(kept));
+}
+
+}  // namespace
+}  // namespace quatrain

@@ -1,0 +1,59 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace quatrain {
+namespace {
+
+std::string error_of(const auto& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string nested(int depth) {
+  return std::string(depth, '[') + std::string(depth, ']');
+}
+
+TEST(Json, DepthIsLimited) {
+  EXPECT_NO_THROW(parse_json(nested(256), "f"));
+  EXPECT_NE(error_of([] { parse_json(nested(257), "deep.json"); }).find("deep.json"), std::string::npos);
+  EXPECT_NE(error_of([] { parse_json(std::string(5000000, '['), "f"); }), "");
+  EXPECT_NE(error_of([] { parse_ordered_json(std::string(5000000, '['), "f"); }), "");
+}
+
+TEST(Json, BracketsInStringsAreText) {
+  const std::string text = "\"" + std::string(300, '[') + "\\\"" + std::string(300, '{') + "\"";
+  EXPECT_EQ(parse_json(text, "f").get<std::string>().size(), 601u);
+}
+
+TEST(Json, BrokenTextNamesTheFile) {
+  for (const char* text : {"", "{", "{\"a\":}", "[1,]", "nul", "\"\\", "{\"a\":1}}", "\"\xff\""})
+    EXPECT_NE(error_of([&] { parse_json(text, "config.json"); }).find("config.json"), std::string::npos)
+        << text;
+}
+
+TEST(Json, FieldsByTypeWithTheirName) {
+  const Json object = parse_json(R"({"n": 3, "s": "x", "null": null})", "f");
+  EXPECT_EQ(json_get<int>(object, "n", "f"), 3);
+  EXPECT_EQ(json_get_or<int>(object, "absent", 7, "f"), 7);
+  EXPECT_EQ(json_get_or<int>(object, "null", 7, "f"), 7);
+  EXPECT_NE(error_of([&] { json_get<int>(object, "absent", "c.json"); }).find("c.json: field \"absent\""),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { json_get<int>(object, "s", "c.json"); }).find("field \"s\""), std::string::npos);
+  EXPECT_NE(error_of([&] { json_get_or<int>(object, "s", 1, "c.json"); }).find("field \"s\""),
+            std::string::npos);
+  EXPECT_NE(error_of([] { json_get<int>(Json::array(), "s", "c.json"); }), "");
+}
+
+TEST(Json, OrderedKeepsTheTextsOrder) {
+  EXPECT_EQ(parse_ordered_json(R"({"b":1,"a":2})", "f").dump(), R"({"b":1,"a":2})");
+}
+
+}  // namespace
+}  // namespace quatrain
