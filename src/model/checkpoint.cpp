@@ -1,6 +1,7 @@
 #include "model/checkpoint.h"
 
 #include "base/error.h"
+#include "checkpoint/llama2c.h"
 #include "model/architecture.h"
 #include "model/gguf_config.h"
 #include "model/json_field.h"
@@ -40,6 +41,30 @@ std::unique_ptr<Checkpoint> open_gguf(const fs::path& path) {
   return std::make_unique<SlicedCheckpoint>(path, std::move(config), std::move(file), namer, paired);
 }
 
+// llama2.c states neither the epsilon, the base nor the special tokens: its program has them built in, and
+// ends a text at token 1 as well as at 2.
+std::unique_ptr<Checkpoint> open_llama2c(const fs::path& path) {
+  auto file = std::make_unique<Llama2cFile>(path);
+  const Llama2cShape& shape = file->shape();
+  const Json json = {{"model_type", "llama"},
+                     {"vocab_size", shape.vocabulary},
+                     {"hidden_size", shape.hidden},
+                     {"intermediate_size", shape.intermediate},
+                     {"num_hidden_layers", shape.layers},
+                     {"num_attention_heads", shape.heads},
+                     {"num_key_value_heads", shape.kv_heads},
+                     {"max_position_embeddings", shape.positions},
+                     {"rms_norm_eps", 1e-5},
+                     {"tie_word_embeddings", shape.tied},
+                     {"torch_dtype", "float32"},
+                     {"bos_token_id", 1},
+                     {"eos_token_id", {2, 1}}};
+  ModelConfig config = ModelConfig::from_json(json, path.string());
+  const WeightNamer namer = hub_namer(*file, config);
+  return std::make_unique<SlicedCheckpoint>(path, std::move(config), std::move(file), namer,
+                                            Llama2cFile::interleaved_rope());
+}
+
 }  // namespace
 
 std::unique_ptr<Checkpoint> open_checkpoint(const fs::path& path) {
@@ -47,6 +72,7 @@ std::unique_ptr<Checkpoint> open_checkpoint(const fs::path& path) {
           path.string());
   if (fs::is_directory(path)) return open_hub(path);
   if (path.extension() == ".gguf") return open_gguf(path);
+  if (path.extension() == ".bin") return open_llama2c(path);
   fail("{}: not a model; give a model directory, a .gguf file or a llama2.c .bin file", path.string());
 }
 
