@@ -1,0 +1,168 @@
+#include "quant/reference/decoder_layer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "quant/reference/fake_quantize.h"
+
+namespace quatrain {
+namespace {
+
+// Queries that meet the keys at once: bounds the score matrix at kQueryChunk * tokens a head.
+constexpr int64_t kQueryChunk = 256;
+
+torch::Tensor activate(const torch::Tensor& x, Activation activation) {
+  return activation == Activation::Silu ? torch::silu(x) : torch::gelu(x, "tanh");
+}
+
+}  // namespace
+
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, const ModelConfig& config) {
+  const torch::Tensor mean_square = x.pow(2).mean(-1, true);
+  return x * torch::rsqrt(mean_square + config.norm_epsilon) * (weight + config.norm_offset);
+}
+
+DecoderLayer::DecoderLayer(const WeightSource& source, int64_t index)
+    : config_(source.config()), index_(index) {
+  const std::string prefix = fmt::format("model.layers.{}.", index);
+  const auto norm = [&](const char* name) { return source.plain(prefix + name + ".weight"); };
+  input_norm = norm("input_layernorm");
+  post_attention_norm = norm("post_attention_layernorm");
+  if (config_.sandwich_norms) {
+    pre_mlp_norm = norm("pre_feedforward_layernorm");
+    post_mlp_norm = norm("post_feedforward_layernorm");
+  }
+  if (config_.qk_norm) {
+    q_norm = norm("self_attn.q_norm");
+    k_norm = norm("self_attn.k_norm");
+  }
+  q = source.linear(prefix + "self_attn.q_proj");
+  k = source.linear(prefix + "self_attn.k_proj");
+  v = source.linear(prefix + "self_attn.v_proj");
+  o = source.linear(prefix + "self_attn.o_proj");
+  const auto add_mlp = [&](const std::string& at) {
+    mlps.push_back(
+        {source.linear(at + "gate_proj"), source.linear(at + "up_proj"), source.linear(at + "down_proj")});
+  };
+  if (config_.is_moe(index)) {
+    router = norm("mlp.gate");
+    for (int64_t expert = 0; expert < config_.moe.experts; ++expert)
+      add_mlp(fmt::format("{}mlp.experts.{}.", prefix, expert));
+  } else {
+    add_mlp(prefix + "mlp.");
+  }
+  kv = source.kv(index);
+}
+
+torch::Tensor DecoderLayer::forward(const torch::Tensor& hidden, const LayerHooks& hooks) const {
+  const auto norm = [&](const torch::Tensor& x, const torch::Tensor& weight) {
+    return rms_norm(x, weight, config_);
+  };
+  torch::Tensor update = attention(norm(hidden, input_norm), hooks);
+  if (config_.sandwich_norms) update = norm(update, post_attention_norm);
+  const torch::Tensor middle = hidden + update;
+  const torch::Tensor x = norm(middle, config_.sandwich_norms ? pre_mlp_norm : post_attention_norm);
+  update = router.defined() ? moe(x, hooks) : mlp(mlps[0], 0, x, hooks);
+  if (config_.sandwich_norms) update = norm(update, post_mlp_norm);
+  return middle + update;
+}
+
+torch::Tensor DecoderLayer::attention(const torch::Tensor& x, const LayerHooks& hooks) const {
+  const int64_t tokens = x.size(0);
+  if (hooks.linear_input) hooks.linear_input(Site::Qkv, 0, x);
+  const torch::Tensor input = q.quantize_input(x);
+  // q, k and v share their input; policies differ only where a recipe says so.
+  const auto project = [&](const ReferenceLinear& linear) {
+    return linear.product(linear.activation == q.activation ? input : linear.quantize_input(x))
+        .reshape({tokens, -1, config_.head_dim});
+  };
+  torch::Tensor queries = project(q), keys = project(k), values = project(v);
+  if (config_.qk_norm) {
+    queries = rms_norm(queries, q_norm, config_);
+    keys = rms_norm(keys, k_norm, config_);
+  }
+  queries = rotate(queries);
+  keys = rotate(keys);
+  if (hooks.attention_input) hooks.attention_input(queries, keys);
+  keys = fake_quantize_kv(keys, kv, fmt::format("layer {} keys", index_));
+  values = fake_quantize_kv(values, kv, fmt::format("layer {} values", index_));
+  const torch::Tensor mixed = attend(queries, keys, values);
+  if (hooks.linear_input) hooks.linear_input(Site::Output, 0, mixed);
+  return o.product(o.quantize_input(mixed));
+}
+
+// The first head_dim * partial columns turn, in pairs (i, i + half).
+torch::Tensor DecoderLayer::rotate(const torch::Tensor& x) const {
+  const RopeConfig& rope = config_.rope_of(index_);
+  const std::vector<float> frequencies = rope.inverse_frequencies(config_.head_dim);
+  const auto half = static_cast<int64_t>(frequencies.size());
+  const torch::Tensor inverse = torch::tensor(frequencies, torch::kFloat);
+  const torch::Tensor angle =
+      torch::arange(x.size(0), torch::kFloat).unsqueeze(1) * inverse.unsqueeze(0);  // [tokens, half]
+  const torch::Tensor cosine = (angle.cos() * rope.attention_scale()).unsqueeze(1);
+  const torch::Tensor sine = (angle.sin() * rope.attention_scale()).unsqueeze(1);
+  const torch::Tensor first = x.slice(2, 0, half), second = x.slice(2, half, 2 * half);
+  return torch::cat({first * cosine - second * sine, second * cosine + first * sine, x.slice(2, 2 * half)},
+                    2);
+}
+
+torch::Tensor DecoderLayer::attend(const torch::Tensor& queries, const torch::Tensor& keys,
+                                   const torch::Tensor& values) const {
+  const int64_t tokens = queries.size(0), shared = config_.heads / config_.kv_heads;
+  const int64_t window = config_.sliding_window[static_cast<size_t>(index_)];
+  const torch::Tensor grouped = queries.reshape({tokens, config_.kv_heads, shared, config_.head_dim});
+  const torch::Tensor k_heads = keys.permute({1, 2, 0}).contiguous();    // [kv_heads, head_dim, tokens]
+  const torch::Tensor v_heads = values.permute({1, 0, 2}).contiguous();  // [kv_heads, tokens, head_dim]
+  std::vector<torch::Tensor> parts;
+  for (int64_t begin = 0; begin < tokens; begin += kQueryChunk) {
+    const int64_t end = std::min(begin + kQueryChunk, tokens);
+    const int64_t first = window > 0 ? std::max<int64_t>(0, begin - window + 1) : 0;
+    const torch::Tensor position = torch::arange(begin, end).unsqueeze(1),
+                        key = torch::arange(first, end).unsqueeze(0);
+    torch::Tensor hidden_keys = key > position;
+    if (window > 0) hidden_keys = hidden_keys.logical_or(key <= position - window);
+    const torch::Tensor part = grouped.slice(0, begin, end)
+                                   .permute({1, 2, 0, 3})
+                                   .reshape({config_.kv_heads, shared * (end - begin), config_.head_dim});
+    torch::Tensor scores = torch::bmm(part, k_heads.slice(2, first, end)) * config_.attention_scale;
+    scores = scores.reshape({config_.kv_heads, shared, end - begin, end - first})
+                 .masked_fill(hidden_keys, -std::numeric_limits<float>::infinity());
+    const torch::Tensor share =
+        torch::softmax(scores, -1).reshape({config_.kv_heads, shared * (end - begin), end - first});
+    parts.push_back(torch::bmm(share, v_heads.slice(1, first, end))
+                        .reshape({config_.kv_heads, shared, end - begin, config_.head_dim})
+                        .permute({2, 0, 1, 3})
+                        .reshape({end - begin, config_.query_width()}));
+  }
+  return torch::cat(parts, 0);
+}
+
+torch::Tensor DecoderLayer::mlp(const Mlp& mlp, int64_t expert, const torch::Tensor& x,
+                                const LayerHooks& hooks) const {
+  if (hooks.linear_input) hooks.linear_input(Site::GateUp, expert, x);
+  const torch::Tensor input = mlp.gate.quantize_input(x);
+  const torch::Tensor gate = mlp.gate.product(input);
+  const torch::Tensor up =
+      mlp.up.product(mlp.up.activation == mlp.gate.activation ? input : mlp.up.quantize_input(x));
+  const torch::Tensor inner = activate(gate, config_.activation) * up;
+  if (hooks.linear_input) hooks.linear_input(Site::Down, expert, inner);
+  return mlp.down.product(mlp.down.quantize_input(inner));
+}
+
+torch::Tensor DecoderLayer::moe(const torch::Tensor& x, const LayerHooks& hooks) const {
+  const torch::Tensor probability = torch::softmax(torch::matmul(x, router.t()), -1);
+  auto [share, chosen] = probability.topk(config_.moe.experts_per_token, -1);
+  if (config_.moe.normalize_top_k) share = share / share.sum(-1, true);
+  torch::Tensor out = torch::zeros_like(x);
+  for (int64_t expert = 0; expert < config_.moe.experts; ++expert) {
+    const torch::Tensor places = (chosen == expert).nonzero();  // [n, 2]: token, rank
+    if (places.size(0) == 0) continue;
+    const torch::Tensor token = places.select(1, 0), rank = places.select(1, 1);
+    const torch::Tensor result =
+        mlp(mlps[static_cast<size_t>(expert)], expert, x.index_select(0, token), hooks);
+    out.index_add_(0, token, result * share.index({token, rank}).unsqueeze(1));
+  }
+  return out;
+}
+
+}  // namespace quatrain

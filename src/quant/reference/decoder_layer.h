@@ -1,0 +1,61 @@
+// One transformer layer of the reference forward, with the places where calibration looks in.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "quant/reference/weight_source.h"
+
+namespace quatrain {
+
+/// Linears that share an input.
+enum class Site { Qkv, Output, GateUp, Down };
+
+/// What calibration may watch; empty functions are skipped.
+struct LayerHooks {
+  /// The input of the linears at `site` (of one expert; 0 in dense layers) before its quantiser,
+  /// FP32 [tokens, in]. Called before the product.
+  std::function<void(Site site, int64_t expert, const torch::Tensor& input)> linear_input;
+  /// Queries [tokens, heads, head_dim] and keys [tokens, kv_heads, head_dim] after RoPE, before quantisation.
+  std::function<void(const torch::Tensor& queries, const torch::Tensor& keys)> attention_input;
+};
+
+/// hidden [tokens, hidden] of one sequence from position 0 -> the layer's output, same shape. Linears and
+/// norms are public: calibrated stages replace them one by one.
+class DecoderLayer {
+ public:
+  struct Mlp {
+    ReferenceLinear gate, up, down;
+  };
+
+  DecoderLayer(const WeightSource& source, int64_t index);
+
+  torch::Tensor forward(const torch::Tensor& hidden, const LayerHooks& hooks = {}) const;
+  int64_t index() const { return index_; }
+
+  ReferenceLinear q, k, v, o;
+  std::vector<Mlp> mlps;  // one, or one an expert
+  torch::Tensor router;   // [experts, hidden]; undefined in dense layers
+  torch::Tensor input_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm;  // the last two: sandwich only
+  torch::Tensor q_norm, k_norm;
+  KvPolicy kv;
+
+ private:
+  torch::Tensor attention(const torch::Tensor& x, const LayerHooks& hooks) const;
+  torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys,
+                       const torch::Tensor& values) const;
+  torch::Tensor mlp(const Mlp& mlp, int64_t expert, const torch::Tensor& x, const LayerHooks& hooks) const;
+  torch::Tensor moe(const torch::Tensor& x, const LayerHooks& hooks) const;
+  torch::Tensor rotate(const torch::Tensor& x) const;
+
+  const ModelConfig& config_;
+  int64_t index_;
+};
+
+/// x / rms(x) * (weight + offset) over the last dimension.
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, const ModelConfig& config);
+
+}  // namespace quatrain
