@@ -50,8 +50,8 @@ std::vector<float> read_all(const TensorSource& source, const TensorInfo& info) 
 // The expected values are the `gguf` Python package's; its FP32 operations and their order are ggml's, so the
 // bits must agree.
 TEST(Gguf, DequantisesEveryTypeBitForBit) {
-  const GgufFile file("data/types.gguf");
-  const std::string expected = read_file("data/types.f32");
+  const GgufFile file(QUATRAIN_SOURCE_DIR "/tests/checkpoint/data/types.gguf");
+  const std::string expected = read_file(QUATRAIN_SOURCE_DIR "/tests/checkpoint/data/types.f32");
   ASSERT_EQ(file.tensors().size(), 14u);
   size_t offset = 0;
   for (const TensorInfo& info : file.tensors()) {
@@ -69,7 +69,7 @@ TEST(Gguf, DequantisesEveryTypeBitForBit) {
 }
 
 TEST(Gguf, ReadsEveryMetadataType) {
-  const GgufFile file("data/types.gguf");
+  const GgufFile file(QUATRAIN_SOURCE_DIR "/tests/checkpoint/data/types.gguf");
   EXPECT_EQ(file.version(), 3u);
   EXPECT_EQ(file.get<int64_t>("test.u8"), 200);
   EXPECT_EQ(file.get<int64_t>("test.i8"), -100);

@@ -19,10 +19,12 @@ std::vector<float> floats(const std::string& bytes) {
 
 // data/encode.f32 holds values, data/encode.TYPE the `gguf` Python package's blocks of them.
 TEST(Gguf, EncodesBitForBit) {
-  const std::vector<float> values = floats(read_file("data/encode.f32"));
+  const std::vector<float> values =
+      floats(read_file(QUATRAIN_SOURCE_DIR "/tests/checkpoint/data/encode.f32"));
   for (const char* name : {"F16", "BF16", "Q8_0", "Q4_0", "Q4_1"}) {
     const std::vector<std::byte> bytes = encode_values(*find_element_type(name), values, name);
-    const std::string expected = read_file(fmt::format("data/encode.{}", name));
+    const std::string expected =
+        read_file(fmt::format(QUATRAIN_SOURCE_DIR "/tests/checkpoint/data/encode.{}", name));
     ASSERT_EQ(bytes.size(), expected.size()) << name;
     for (size_t i = 0; i < bytes.size(); ++i)
       ASSERT_EQ(bytes[i], static_cast<std::byte>(expected[i])) << name << " byte " << i;
@@ -114,7 +116,7 @@ TEST(GgufWriter, ReadsBackWhatWasWritten) {
 
 TEST(GgufWriter, CopiesTheMetadataOfAFileExactly) {
   TempDir dir;
-  const GgufFile original("data/types.gguf");
+  const GgufFile original(QUATRAIN_SOURCE_DIR "/tests/checkpoint/data/types.gguf");
   {
     GgufWriter writer(dir / "copy.gguf");
     for (const auto& [key, value] : original.metadata()) writer.set(key, value);
