@@ -26,7 +26,8 @@ void apply_sentencepiece_scheme(const SentencePieceScheme& scheme, TokenizerDefi
   if (!scheme.charsmap.empty())
     steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", base64_encode(scheme.charsmap)}});
   if (scheme.collapse_whitespace) {
-    steps.push_back(replace_regex(R"(\A +| +\z)", ""));
+    // The library strips the end when spaces are marks already.
+    steps.push_back(replace_regex("\\A +|[ \u2581]+\\z", ""));
     steps.push_back(replace_regex(" {2,}", " "));
   }
   const bool first = scheme.dummy_prefix && scheme.only_first;
