@@ -7,6 +7,10 @@
 namespace quatrain::ops {
 namespace {
 
+// Bytes that the weights are prefetched ahead where they come from memory: a step takes tens of instructions,
+// so out-of-order execution alone looks only some 4 KB ahead.
+constexpr int64_t kPrefetch = 8192;
+
 constexpr int kTokens = 8;  // 16 accumulators, 4 weight operands, and room for broadcasts in 32 registers
 
 // The intrinsic makes g++ 12 copy and spill the accumulator, which halves the speed; a read-write operand
@@ -14,6 +18,10 @@ constexpr int kTokens = 8;  // 16 accumulators, 4 weight operands, and room for 
 inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, __m512i weights) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(weights));
   return acc;
+}
+
+inline __attribute__((always_inline)) void prefetch(const uint8_t* data) {
+  _mm_prefetch(reinterpret_cast<const char*>(data), _MM_HINT_T0);
 }
 
 inline __attribute__((always_inline)) __m512i broadcast(const uint8_t* codes) {
@@ -46,7 +54,7 @@ inline __attribute__((always_inline)) void add_step(Group<T>& group, const __m51
   }
 }
 
-template <int T>
+template <int T, bool kFromMemory>
 inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint8_t* dense, int64_t steps,
                                                      const uint8_t* codes, int64_t stride) {
   const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
@@ -55,6 +63,7 @@ inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512i x = _mm512_load_si512(dense + half * kHalfBytes);
+      if constexpr (kFromMemory) prefetch(dense + half * kHalfBytes + kPrefetch);
       first[half] = _mm512_and_si512(x, high);
       second[half] = _mm512_and_si512(_mm512_slli_epi16(x, 4), high);
     }
@@ -63,7 +72,7 @@ inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint
 }
 
 // As add_dense with lo nibbles; a half without them reads the same zeros (advance 0) at every step.
-template <int T>
+template <int T, bool kFromMemory>
 inline __attribute__((always_inline)) void add_residual(Group<T>& group, const uint8_t* dense,
                                                         const uint8_t* const (&lo)[2],
                                                         const int64_t (&advance)[2], int64_t steps,
@@ -77,6 +86,10 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
     for (int half = 0; half < 2; ++half) {
       const __m512i x = _mm512_load_si512(dense + half * kHalfBytes);
       const __m512i l = _mm512_load_si512(next[half]);
+      if constexpr (kFromMemory) {
+        prefetch(dense + half * kHalfBytes + kPrefetch);
+        prefetch(next[half] + advance[half] * (kPrefetch / kHalfBytes));
+      }
       next[half] += advance[half];
       first[half] = _mm512_ternarylogic_epi32(x, l, high, kSelect);
       second[half] =
@@ -123,7 +136,7 @@ inline __attribute__((always_inline)) __m512i sum_of(const Group<T>& group, int 
   return group.acc[t][half][0];
 }
 
-template <int T>
+template <int T, bool kFromMemory>
 void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t token,
                      const NibbleResults& out) {
   const uint8_t* dense = w.dense + panel * w.total_steps() * kStepBytes;
@@ -142,21 +155,22 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
     start<T>(group, w, (panel * w.groups + g) * kPanelRows, x.negative_zero + token * w.groups + g,
              sums_only);
     const int64_t end = u + w.units_per_group < w.units ? u + w.units_per_group : w.units;
-    for (; u < end; ++u) {
-      const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
-      if (flags[u] == 0) {
-        add_dense<T>(group, dense, steps, codes, x.stride);
+    while (u < end) {
+      int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
+      if (flags[u++] == 0) {
+        for (; u < end && flags[u] == 0; ++u) steps += u + 1 < w.units ? w.steps : w.last_steps;
+        add_dense<T, kFromMemory>(group, dense, steps, codes, x.stride);
       } else {
         const uint8_t* lo[2] = {kZeros, kZeros};
         int64_t advance[2] = {0, 0};
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-          if ((flags[u] >> half & 1) == 0) continue;
+          if ((flags[u - 1] >> half & 1) == 0) continue;
           lo[half] = residual;
           advance[half] = kHalfBytes;
           residual += steps * kHalfBytes;
         }
-        add_residual<T>(group, dense, lo, advance, steps, codes, x.stride);
+        add_residual<T, kFromMemory>(group, dense, lo, advance, steps, codes, x.stride);
       }
       dense += steps * kStepBytes;
       codes += steps * kStepColumns;
@@ -224,14 +238,14 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
 using PanelFunction = void (*)(const NibblePanels&, int64_t, const NibbleTokens&, int64_t,
                                const NibbleResults&);
 constexpr PanelFunction kPanelOfTokens[kTokens + 1] = {nullptr,
-                                                       panel_of_tokens<1>,
-                                                       panel_of_tokens<2>,
-                                                       panel_of_tokens<3>,
-                                                       panel_of_tokens<4>,
-                                                       panel_of_tokens<5>,
-                                                       panel_of_tokens<6>,
-                                                       panel_of_tokens<7>,
-                                                       panel_of_tokens<8>};
+                                                       panel_of_tokens<1, true>,
+                                                       panel_of_tokens<2, true>,
+                                                       panel_of_tokens<3, true>,
+                                                       panel_of_tokens<4, true>,
+                                                       panel_of_tokens<5, true>,
+                                                       panel_of_tokens<6, true>,
+                                                       panel_of_tokens<7, true>,
+                                                       panel_of_tokens<8, true>};
 
 }  // namespace
 
@@ -240,7 +254,11 @@ void nibble_panels_avx512vnni(const NibblePanels& weights, const NibbleTokens& x
   for (int64_t panel = begin; panel < end; ++panel)
     for (int64_t token = 0; token < x.tokens; token += kTokens) {
       const int64_t left = x.tokens - token;
-      kPanelOfTokens[left < kTokens ? left : kTokens](weights, panel, x, token, out);
+      if (token > 0 && left >= kTokens) {  // the first block brought the panel into the cache
+        panel_of_tokens<kTokens, false>(weights, panel, x, token, out);
+      } else {
+        kPanelOfTokens[left < kTokens ? left : kTokens](weights, panel, x, token, out);
+      }
     }
 }
 
