@@ -34,6 +34,10 @@ class Checkpoint {
   virtual std::vector<float> read(const std::string& name) const = 0;
   /// As read(), for rows [begin, end) of a matrix.
   virtual std::vector<float> read_rows(const std::string& name, int64_t begin, int64_t end) const = 0;
+  /// The type that the file holds it in: "F32", "BF16", "Q4_1", ...
+  virtual std::string stored_type(const std::string& name) const = 0;
+  /// Its bytes in the file; of a fused tensor, its share.
+  virtual uint64_t stored_bytes(const std::string& name) const = 0;
   /// SHA-256 over names, types and bytes of all source tensors and the config: the identity in journals and
   /// reports.
   virtual std::string fingerprint() const = 0;

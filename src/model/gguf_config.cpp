@@ -43,13 +43,13 @@ class Reader {
   std::string where_, architecture_;
 };
 
-// The dtype of the 16-bit model that the file stands for; quantised files give bfloat16.
+// The narrowest type that holds the weights exactly: FP32 for quantised files.
 std::string dtype_of(const GgufFile& file) {
   const TensorInfo* tensor = file.find("blk.0.ffn_down.weight");
   if (tensor == nullptr) tensor = file.find("token_embd.weight");
-  if (tensor != nullptr && tensor->type == "F32") return "float32";
+  if (tensor != nullptr && tensor->type == "BF16") return "bfloat16";
   if (tensor != nullptr && tensor->type == "F16") return "float16";
-  return "bfloat16";
+  return "float32";
 }
 
 // rope_freqs.weight divides each frequency. The llama3 rule has two free numbers once low_freq_factor is 1
@@ -229,7 +229,8 @@ ModelConfig config_from_gguf(const GgufFile& file) {
                                     : layers == 62
                                         ? static_cast<double>(reader.integer("embedding_length") / heads)
                                         : static_cast<double>(head_dim);
-    json["embedding_scale"] = std::sqrt(static_cast<float>(reader.integer("embedding_length")));
+    json["embedding_scale"] = reader.number_or(
+        "embedding_scale", std::sqrt(static_cast<float>(reader.integer("embedding_length"))));
     json["rms_norm_offset"] = 0;
   }
   for (const auto& [key, field] : {std::pair{"tokenizer.ggml.bos_token_id", "bos_token_id"},

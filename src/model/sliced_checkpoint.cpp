@@ -93,6 +93,18 @@ std::vector<float> SlicedCheckpoint::read_rows(const std::string& name, int64_t 
   return values;
 }
 
+std::string SlicedCheckpoint::stored_type(const std::string& name) const {
+  return slice(name).tensor->type;
+}
+
+uint64_t SlicedCheckpoint::stored_bytes(const std::string& name) const {
+  const WeightSlice& weights = slice(name);
+  // A slice is whole rows, and rows are of equal size.
+  const auto rows =
+      static_cast<uint64_t>(weights.shape.size() < 2 ? weights.tensor->elements() : weights.tensor->rows());
+  return source_->raw(*weights.tensor).size() / rows * static_cast<uint64_t>(weights.shape.front());
+}
+
 std::string SlicedCheckpoint::fingerprint() const {
   Sha256 hash;
   const auto update = [&](std::string_view text) {

@@ -1,0 +1,169 @@
+#include "model/convert.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "checkpoint/gguf_writer.h"
+#include "checkpoint/safetensors_writer.h"
+#include "model/architecture.h"
+#include "model/checkpoint.h"
+#include "model/gguf_metadata.h"
+#include "model/stored_layout.h"
+#include "text/tokenizer_files.h"
+
+namespace quatrain {
+namespace {
+
+constexpr int64_t kChunkValues = int64_t{1} << 22;  // values in memory at a time
+
+std::string type_of(const std::string& dtype) {
+  if (dtype == "float32" || dtype == "f32") return "F32";
+  if (dtype == "float16" || dtype == "f16") return "F16";
+  if (dtype == "bfloat16" || dtype == "bf16") return "BF16";
+  if (dtype == "q8_0" || dtype == "q4_0" || dtype == "q4_1") return std::string("Q") + dtype.substr(1);
+  fail_usage("--dtype \"{}\" is not one of f32, f16, bf16, and for GGUF q8_0, q4_0, q4_1", dtype);
+}
+
+// Rows i and i + D/2 of every head side by side.
+std::vector<float> pair_rows(const std::vector<float>& rows, int64_t head_dim, int64_t width) {
+  std::vector<float> paired(rows.size());
+  const int64_t count = static_cast<int64_t>(rows.size()) / width, half = head_dim / 2;
+  for (int64_t row = 0; row < count; ++row) {
+    const int64_t within = row % head_dim, to = row - within + 2 * (within % half) + within / half;
+    std::copy_n(rows.data() + row * width, width, paired.data() + to * width);
+  }
+  return paired;
+}
+
+// Calls write(rows) with the values of a stored tensor, whole rows at a time, in order.
+template <typename Write>
+void stream(const Checkpoint& checkpoint, const StoredTensor& tensor, float norm_shift, Write&& write) {
+  for (const std::string& part : tensor.parts) {
+    const std::vector<int64_t> shape = checkpoint.shape(part);
+    if (shape.size() < 2) {
+      std::vector<float> values = checkpoint.read(part);
+      if (tensor.norm)
+        for (float& value : values) value += norm_shift;
+      write(tensor.paired ? pair_rows(values, checkpoint.config().head_dim, 1) : values);
+      continue;
+    }
+    const int64_t unit = tensor.paired ? checkpoint.config().head_dim : 1;
+    const int64_t step = std::max<int64_t>(1, kChunkValues / (shape[1] * unit)) * unit;
+    for (int64_t row = 0; row < shape[0]; row += step) {
+      const std::vector<float> rows = checkpoint.read_rows(part, row, std::min(row + step, shape[0]));
+      write(tensor.paired ? pair_rows(rows, unit, shape[1]) : rows);
+    }
+  }
+}
+
+// To little-endian bytes of F32, F16 or BF16, nearest even. The writer of GGUF does the same on its own.
+std::vector<std::byte> encode(const std::vector<float>& values, std::string_view type,
+                              const std::string& name) {
+  if (type == "F32") {
+    const auto bytes = std::as_bytes(std::span(values));
+    return {bytes.begin(), bytes.end()};
+  }
+  std::vector<uint16_t> halves(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    halves[i] = type == "F16" ? float_to_fp16(values[i]) : float_to_bf16(values[i]);
+    const float back = type == "F16" ? fp16_to_float(halves[i]) : bf16_to_float(halves[i]);
+    require(std::isfinite(back), "tensor {}: {} does not fit {}; use --dtype f32 or bf16", name, values[i],
+            type);
+  }
+  const auto bytes = std::as_bytes(std::span(halves));
+  return {bytes.begin(), bytes.end()};
+}
+
+bool has_tokenizer(const fs::path& model) {
+  try {
+    load_model_tokenizer(model);
+    return true;
+  } catch (const Error& error) {
+    log_warn("converted without a tokenizer: {}", error.what());
+    return false;
+  }
+}
+
+void to_hub(const Checkpoint& checkpoint, const fs::path& output, const ConvertOptions& options) {
+  const Architecture& row = architecture_of(checkpoint.config());
+  const std::string type = type_of(options.dtype.empty() ? checkpoint.config().dtype : options.dtype);
+  if (type[0] == 'Q') fail_usage("--dtype {}: safetensors holds f32, f16 or bf16", options.dtype);
+  ModelConfig config = checkpoint.config();
+  config.dtype = type == "F32" ? "float32" : type == "F16" ? "float16" : "bfloat16";
+  // The hub's files hold gains without the architecture's offset, GGUF's with it.
+  const float norm_shift = config.norm_offset - row.norm_offset;
+  config.norm_offset = row.norm_offset;
+
+  AtomicDirectory directory(output);
+  const std::vector<StoredTensor> tensors = hub_layout(config);
+  uint64_t total = 0;
+  for (const StoredTensor& tensor : tensors)
+    total += static_cast<uint64_t>(tensor.elements()) * (type == "F32" ? 4 : 2);
+  SafetensorsWriter writer(directory.path(), SafetensorsWriter::balanced(total, options.shard_bytes));
+  Progress progress("tensors", static_cast<int64_t>(tensors.size()));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    writer.begin(tensors[i].name, type, tensors[i].shape);
+    stream(checkpoint, tensors[i], norm_shift,
+           [&](const std::vector<float>& rows) { writer.write(encode(rows, type, tensors[i].name)); });
+    progress.update(static_cast<int64_t>(i + 1));
+  }
+  writer.finish();
+  write_file(directory.path() / "config.json", config.to_json().dump(2) + "\n");
+  if (has_tokenizer(checkpoint.path())) {
+    if (fs::is_directory(checkpoint.path())) {
+      copy_tokenizer_files(checkpoint.path(), directory.path());
+    } else {
+      save_tokenizer_json(*load_model_tokenizer(checkpoint.path()), directory.path());
+    }
+  }
+  directory.commit();
+}
+
+void to_gguf(const Checkpoint& checkpoint, const fs::path& output, const ConvertOptions& options) {
+  const ModelConfig& config = checkpoint.config();
+  const std::string type = type_of(options.dtype.empty() ? config.dtype : options.dtype);
+  GgufWriter writer(output);
+  write_gguf_config(config, type, writer);
+  if (has_tokenizer(checkpoint.path()))
+    write_gguf_vocabulary(*load_model_tokenizer(checkpoint.path()), config.vocabulary, writer);
+  std::vector<StoredTensor> tensors = gguf_layout(config);
+  const std::vector<float> divisors = gguf_rope_divisors(config);
+  if (!divisors.empty()) writer.declare("rope_freqs.weight", {static_cast<int64_t>(divisors.size())}, "F32");
+  size_t narrow = 0;
+  for (const StoredTensor& tensor : tensors) {
+    const bool fallback = type[0] == 'Q' && tensor.shape.back() % 32 != 0;
+    narrow += fallback && !tensor.plain ? 1 : 0;
+    writer.declare(tensor.name, tensor.shape, tensor.plain ? "F32" : fallback ? "F16" : type);
+  }
+  if (narrow > 0) log_warn("{} tensors whose rows do not divide by 32 are F16 instead of {}", narrow, type);
+  if (!divisors.empty()) writer.write("rope_freqs.weight", divisors);
+  Progress progress("tensors", static_cast<int64_t>(tensors.size()));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    stream(checkpoint, tensors[i], config.norm_offset,
+           [&](const std::vector<float>& rows) { writer.write(tensors[i].name, rows); });
+    progress.update(static_cast<int64_t>(i + 1));
+  }
+  writer.finish();
+}
+
+}  // namespace
+
+void convert_model(const fs::path& model, const fs::path& output, const ConvertOptions& options) {
+  if (!options.dtype.empty()) type_of(options.dtype);
+  if (options.format != "safetensors" && options.format != "gguf")
+    fail_usage("--to \"{}\" is not one of safetensors, gguf", options.format);
+  require(!fs::exists(output) || (options.format == "safetensors" && fs::is_directory(output)),
+          "{}: exists already", output.string());
+  const auto checkpoint = open_checkpoint(model);
+  if (options.format == "gguf") {
+    to_gguf(*checkpoint, output, options);
+  } else {
+    to_hub(*checkpoint, output, options);
+  }
+}
+
+}  // namespace quatrain
