@@ -120,7 +120,7 @@ void PreTokenizer::add(const Json& description, const std::string& where) {
   } else if (type == "ByteLevel") {
     if (json_get_or(description, "add_prefix_space", true, where))
       steps_.emplace_back([](TextPiece piece, Pieces& out) {
-        if (!piece.continued && !is_white_space(utf8_at(piece.text, 0).code)) piece.text.insert(0, 1, ' ');
+        if (!piece.continued && piece.text.front() != ' ') piece.text = " " + piece.text;
         out.push_back(std::move(piece));
       });
     if (json_get_or(description, "use_regex", true, where))

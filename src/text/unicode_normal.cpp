@@ -50,7 +50,10 @@ std::string strip_accents(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const Utf8Char character = utf8_at(text, at);
-    if (utf8proc_category(character.code) != UTF8PROC_CATEGORY_MN) out += text.substr(at, character.size);
+    const utf8proc_category_t category = utf8proc_category(character.code);
+    const bool mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+                      category == UTF8PROC_CATEGORY_ME;
+    if (!mark) out += text.substr(at, character.size);
     at += character.size;
   }
   return out;

@@ -12,7 +12,7 @@ enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 std::string normal_form(std::string_view text, NormalForm form);
 /// Simple lower case of every character.
 std::string lower_case(std::string_view text);
-/// Without the characters of category Mn.
+/// Without marks (general category M).
 std::string strip_accents(std::string_view text);
 
 }  // namespace quatrain
