@@ -1,15 +1,20 @@
 #include "quant/text_files.h"
 
+#include <memory>
+
+#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "model/checkpoint.h"
+#include "text/tokenizer_files.h"
 
 namespace quatrain {
 namespace {
 
-void write_generation_config(const fs::path& model, const ModelConfig& config, const fs::path& directory) {
+void write_generation_config(const fs::path& model, const ModelConfig& config, const fs::path& file) {
   const fs::path own = model / "generation_config.json";
   if (fs::is_directory(model) && fs::exists(own)) {
-    write_file(directory / "generation_config.json", read_json(own).dump(2) + "\n");
+    write_file(file, read_json(own).dump(2) + "\n");
     return;
   }
   Json json = {{"_from_model_config", true}};
@@ -17,13 +22,33 @@ void write_generation_config(const fs::path& model, const ModelConfig& config, c
   if (config.pad >= 0) json["pad_token_id"] = config.pad;
   if (config.eos.size() == 1) json["eos_token_id"] = config.eos[0];
   if (config.eos.size() > 1) json["eos_token_id"] = config.eos;
-  write_file(directory / "generation_config.json", json.dump(2) + "\n");
+  write_file(file, json.dump(2) + "\n");
+}
+
+// nullptr, with a warning that says why, when the model brings none that can be read.
+std::unique_ptr<Tokenizer> tokenizer_of(const fs::path& model) {
+  try {
+    return load_model_tokenizer(model);
+  } catch (const Error& error) {
+    log_warn("the artifact will have no tokenizer: {}", error.what());
+    return nullptr;
+  }
 }
 
 }  // namespace
 
 void write_text_files(const fs::path& model, const ModelConfig& config, const fs::path& directory) {
-  write_generation_config(model, config, directory);
+  if (const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(model)) {
+    if (fs::is_directory(model))
+      copy_tokenizer_files(model, directory);
+    else
+      save_tokenizer_json(*tokenizer, directory);
+    const fs::path chat_template = directory / "chat_template.jinja";
+    if (!tokenizer->chat_template().empty() && !fs::exists(chat_template))
+      write_file(chat_template, tokenizer->chat_template());
+  }
+  const fs::path generation = directory / "generation_config.json";
+  if (!fs::exists(generation)) write_generation_config(model, config, generation);
 }
 
 }  // namespace quatrain
