@@ -97,10 +97,12 @@ std::string shard_name(int number, int total) {
 // The shards of a directory without an index: all of one numbering, none missing.
 std::vector<std::string> list_shards(const fs::path& directory) {
   std::map<int, std::set<int>> found;  // by total
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     const auto [number, total] = shard_numbers(entry.path().filename().string());
     if (total > 0) found[total].insert(number);
   }
+  require(!error, "{}: cannot list: {}", directory.string(), error.message());
   require(!found.empty(),
           "{}: no model.safetensors, no model.safetensors.index.json and no model-0000N-of-0000M.safetensors",
           directory.string());

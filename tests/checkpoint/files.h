@@ -2,15 +2,19 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -57,6 +61,26 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
 /// A safetensors file of this header text and data.
 inline std::string safetensors_file(const std::string& header, const std::string& data) {
   return bytes_of(uint64_t{header.size()}) + header + data;
+}
+
+/// Runs `action` in a child whose files may grow to `limit` bytes, as on a full disk. True when it failed
+/// with an error that says so.
+inline bool fails_on_full_disk(rlim_t limit, const std::function<void()>& action) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit size{limit, limit};
+    setrlimit(RLIMIT_FSIZE, &size);
+    int status = 1;
+    try {
+      action();
+    } catch (const Error& error) {
+      status = std::string_view(error.what()).find("cannot write") != std::string_view::npos ? 0 : 2;
+    }
+    _exit(status);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 /// Runs `action`, which must throw an Error whose text holds every one of `parts`.

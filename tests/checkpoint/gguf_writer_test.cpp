@@ -162,5 +162,19 @@ TEST(GgufWriter, RefusesWrongUseAndLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
+TEST(GgufWriter, LeavesNothingOnAFullDisk) {
+  for (const rlim_t limit : {100u, 4096u, 7000u}) {  // in the header, at the first rows, between rows
+    TempDir dir;
+    EXPECT_TRUE(fails_on_full_disk(limit, [&] {
+      GgufWriter writer(dir / "m.gguf");
+      writer.set_string("general.architecture", std::string(1000, 'x'));
+      writer.declare("a", {64, 64}, "F32");
+      for (int row = 0; row < 64; ++row) writer.write("a", std::vector<float>(64));
+      writer.finish();
+    })) << limit;
+    EXPECT_TRUE(fs::is_empty(dir.path())) << limit;
+  }
+}
+
 }  // namespace
 }  // namespace quatrain
