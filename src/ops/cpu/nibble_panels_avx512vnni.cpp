@@ -136,9 +136,10 @@ inline __attribute__((always_inline)) __m512i sum_of(const Group<T>& group, int 
   return group.acc[t][half][0];
 }
 
+// One panel against the T tokens from `token` on.
 template <int T, bool kFromMemory>
-void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t token,
-                     const NibbleResults& out) {
+inline __attribute__((always_inline)) void tile(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
+                                                int64_t token, const NibbleResults& out) {
   const uint8_t* dense = w.dense + panel * w.total_steps() * kStepBytes;
   const uint8_t* residual = w.residual + w.residual_offset[panel];
   const uint8_t* flags = w.flags + panel * w.units;
@@ -235,31 +236,31 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
   }
 }
 
-using PanelFunction = void (*)(const NibblePanels&, int64_t, const NibbleTokens&, int64_t,
-                               const NibbleResults&);
-constexpr PanelFunction kPanelOfTokens[kTokens + 1] = {nullptr,
-                                                       panel_of_tokens<1, true>,
-                                                       panel_of_tokens<2, true>,
-                                                       panel_of_tokens<3, true>,
-                                                       panel_of_tokens<4, true>,
-                                                       panel_of_tokens<5, true>,
-                                                       panel_of_tokens<6, true>,
-                                                       panel_of_tokens<7, true>,
-                                                       panel_of_tokens<8, true>};
+// One panel against tokens [begin, end), T at a time.
+template <int T, bool kFromMemory>
+void tiles(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t begin, int64_t end,
+           const NibbleResults& out) {
+  for (int64_t token = begin; token + T <= end; token += T) tile<T, kFromMemory>(w, panel, x, token, out);
+}
+
+using Tiles = void (*)(const NibblePanels&, int64_t, const NibbleTokens&, int64_t, int64_t,
+                       const NibbleResults&);
+constexpr Tiles kTilesFromMemory[kTokens + 1] = {nullptr,        tiles<1, true>, tiles<2, true>,
+                                                 tiles<3, true>, tiles<4, true>, tiles<5, true>,
+                                                 tiles<6, true>, tiles<7, true>, tiles<8, true>};
 
 }  // namespace
 
 void nibble_panels_avx512vnni(const NibblePanels& weights, const NibbleTokens& x, int64_t begin, int64_t end,
                               const NibbleResults& out) {
-  for (int64_t panel = begin; panel < end; ++panel)
-    for (int64_t token = 0; token < x.tokens; token += kTokens) {
-      const int64_t left = x.tokens - token;
-      if (token > 0 && left >= kTokens) {  // the first block brought the panel into the cache
-        panel_of_tokens<kTokens, false>(weights, panel, x, token, out);
-      } else {
-        kPanelOfTokens[left < kTokens ? left : kTokens](weights, panel, x, token, out);
-      }
+  const int64_t whole = x.tokens / kTokens * kTokens;
+  for (int64_t panel = begin; panel < end; ++panel) {
+    if (whole > 0) {  // the first tile brings the panel into the cache
+      kTilesFromMemory[kTokens](weights, panel, x, 0, kTokens, out);
+      tiles<kTokens, false>(weights, panel, x, kTokens, whole, out);
     }
+    if (whole < x.tokens) kTilesFromMemory[x.tokens - whole](weights, panel, x, whole, x.tokens, out);
+  }
 }
 
 }  // namespace quatrain::ops
