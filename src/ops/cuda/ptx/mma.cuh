@@ -1,0 +1,19 @@
+// mma.sync: one warp's matrix product, operands in registers (PTX ISA, "mma.m16n8k32").
+#pragma once
+
+#include <cstdint>
+
+namespace quatrain::ops::ptx {
+
+/// d [16 x 8] += a [16 x 32] b [32 x 8], s8 in, INT32 out. Lane l holds of a: rows l/4 (a0, a2) and l/4 + 8
+/// (a1, a3), columns 4 (l % 4) ... + 3 (a0, a1) and 16 on (a2, a3); of b: column l/4, the same rows as a's
+/// columns; of d: rows l/4 (d0, d1) and l/4 + 8 (d2, d3), columns 2 (l % 4) + {0, 1}.
+__device__ __forceinline__ void mma(int (&d)[4], const uint32_t* a, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+}  // namespace quatrain::ops::ptx

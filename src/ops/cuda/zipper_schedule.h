@@ -1,0 +1,77 @@
+// How the tiles of one product are spread over the GPU: the zipper GEMM's table of heuristics.
+#pragma once
+
+#include <cstdint>
+
+namespace quatrain::ops {
+
+struct ZipperPlan {
+  enum class Kernel { Decode, Gemm };
+  Kernel kernel;
+  int tile_tokens;  // decode: 8, 16 or 32; GEMM: 16, 32, 64 or 128, wgmma's N
+  int cluster;      // decode: CTAs that share the columns of 64 rows; GEMM: CTAs that share a token tile
+                    // through multicast, 2 at 128 tokens, else 1
+  int workers;      // GEMM: clusters in the grid
+  bool stream_k;    // GEMM: workers take equal shares of all (tile, step) pairs; else whole tiles in turn
+};
+
+/// Decode: the columns of 64 rows are shared by the fewest CTAs that fill the GPU.
+ZipperPlan plan_decode(int64_t tokens, int64_t tiles, int64_t steps, int processors);
+/// GEMM: the smallest tile that takes all tokens, up to 128.
+ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processors);
+
+/// The faster of the two for `tokens` rows against a matrix of tiles x steps chunks on a GPU of `processors` SMs.
+ZipperPlan plan_zipper(int64_t tokens, int64_t tiles, int64_t steps, int processors);
+
+/// A stretch of K of one output tile.
+struct ZipperSegment {
+  int row_tile;    // in units of the cluster's rows
+  int token_tile;
+  int first_step;
+  int last_step;   // exclusive
+  int tile;        // number of the output tile, for the partial sums
+};
+
+/// Which segments a worker computes, in order; the same arithmetic on every thread that needs it.
+struct ZipperSchedule {
+  int row_tiles, token_tiles, steps, workers;
+  bool stream_k;
+
+  // Tiles of up to 16 token tiles run together, so that a row tile's weights are read from memory once.
+  static constexpr int kTokenGroup = 16;
+
+  __host__ __device__ int64_t total() const { return static_cast<int64_t>(row_tiles) * token_tiles * steps; }
+  __host__ __device__ int64_t begin(int worker) const { return total() * worker / workers; }
+  __host__ __device__ int worker_of(int64_t position) const {
+    return static_cast<int>(((position + 1) * workers - 1) / total());
+  }
+
+  __host__ __device__ ZipperSegment segment(int tile, int first, int last) const {
+    const int group = tile / (kTokenGroup * row_tiles);
+    const int first_token_tile = group * kTokenGroup;
+    const int width = token_tiles - first_token_tile < kTokenGroup ? token_tiles - first_token_tile : kTokenGroup;
+    const int within = tile - first_token_tile * row_tiles;
+    return {within / width, first_token_tile + within % width, first, last, tile};
+  }
+
+  /// Walks a worker's segments: `cursor` starts at start(worker); false at the end.
+  __host__ __device__ int64_t start(int worker) const { return stream_k ? begin(worker) : worker; }
+  __host__ __device__ bool next(int worker, int64_t& cursor, ZipperSegment& out) const {
+    if (stream_k) {
+      const int64_t end = begin(worker + 1);
+      if (cursor >= end) return false;
+      const int tile = static_cast<int>(cursor / steps), first = static_cast<int>(cursor % steps);
+      const int64_t left = end - cursor;
+      const int last = left < steps - first ? first + static_cast<int>(left) : steps;
+      out = segment(tile, first, last);
+      cursor += last - first;
+      return true;
+    }
+    if (cursor >= static_cast<int64_t>(row_tiles) * token_tiles) return false;
+    out = segment(static_cast<int>(cursor), 0, steps);
+    cursor += workers;
+    return true;
+  }
+};
+
+}  // namespace quatrain::ops

@@ -1,0 +1,244 @@
+#include "ops/cuda/zipper_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cfloat>
+
+#include "random_matrix.h"
+
+namespace quatrain {
+namespace {
+
+using ops::DeviceActivations;
+using ops::DeviceBuffer;
+using ops::ZipperMatrix;
+using ops::ZipperPlan;
+using ops::ZipperWorkspace;
+using test::HostActivations;
+using test::Presence;
+
+std::vector<int> codes_of(const NibblePlanes& planes) {
+  std::vector<int> codes;
+  for (int64_t o = 0; o < planes.rows; ++o)
+    for (int64_t k = 0; k < planes.columns; ++k) codes.push_back(planes.code(o, k));
+  return codes;
+}
+
+std::vector<ZipperPlan> plans(const ZipperMatrix& weights, int64_t tokens) {
+  std::vector<ZipperPlan> all;
+  for (const int tile : {16, 32, 64, 128}) {
+    const int cluster = tile == 128 ? 2 : 1;
+    const auto outputs = static_cast<int>((weights.tiles + cluster - 1) / cluster * ((tokens + tile - 1) / tile));
+    all.push_back({ZipperPlan::Kernel::Gemm, tile, cluster, std::min(outputs, 3), false});
+    all.push_back({ZipperPlan::Kernel::Gemm, tile, cluster, static_cast<int>(std::min<int64_t>(outputs * weights.steps, 7)), true});
+  }
+  for (const int tile : {8, 16, 32})
+    for (const int split : {1, 2, 4})
+      if (tokens <= tile && split <= weights.steps) all.push_back({ZipperPlan::Kernel::Decode, tile, split, 0, false});
+  return all;
+}
+
+template <typename Out>
+std::vector<Out> run(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
+                     const ZipperPlan& plan) {
+  const int64_t stride = weights.rows + 3;
+  const auto size = static_cast<size_t>(x.tokens * stride);
+  DeviceBuffer<Out> y(size);
+  cudaMemset(y.data(), 0xFF, y.bytes());  // NaN: every result must be written
+  ops::zipper_gemm_planned(weights, x, workspace, plan, y.data(), stride, nullptr, false);
+  ops::cuda_check(cudaDeviceSynchronize(), "zipper GEMM");
+  std::vector<Out> out(size), result;
+  y.download(out.data(), size);
+  for (int64_t t = 0; t < x.tokens; ++t)
+    for (int64_t o = 0; o < stride; ++o) {
+      const Out value = out[static_cast<size_t>(t * stride + o)];
+      if (o < weights.rows)
+        result.push_back(value);
+      else
+        EXPECT_TRUE(std::isnan(static_cast<float>(value))) << "wrote past row " << t;
+    }
+  return result;
+}
+
+struct Case {
+  int64_t tokens, rows, columns, weight_group, residual_block, group;
+  int bits;
+  Presence presence;
+  int zero_span;
+};
+
+// The integer sum of each group alone: its scale is 1, all others 0, so FP32 must show it exactly.
+void expect_exact_sums(const Case& c) {
+  NibblePlanes planes = test::random_planes(c.rows, c.columns, c.weight_group, c.residual_block, c.presence, 7);
+  std::fill(planes.scale.begin(), planes.scale.end(), 16.0f);
+  HostActivations x = test::random_activations(c.tokens, c.columns, c.group, c.bits, 0, 8);
+  std::fill(x.zero.begin(), x.zero.end(), 0);
+  const std::vector<int> codes = codes_of(planes);
+  const ZipperMatrix weights(planes, c.group);
+  ZipperWorkspace workspace(c.rows, c.tokens);
+  DeviceActivations device(c.tokens, c.columns, c.group);
+  const std::vector<ZipperPlan> all = plans(weights, c.tokens);
+  for (int64_t g = 0; g < x.groups; ++g) {
+    std::fill(x.scale.begin(), x.scale.end(), 0.0f);
+    for (int64_t t = 0; t < c.tokens; ++t) x.scale[static_cast<size_t>(t * x.groups + g)] = 1.0f;
+    x.upload(device);
+    const ZipperPlan& plan = all[static_cast<size_t>(g) % all.size()];
+    const std::vector<float> y = run<float>(weights, device, workspace, plan);
+    int wrong = 0;
+    for (int64_t t = 0; t < c.tokens; ++t)
+      for (int64_t o = 0; o < c.rows; ++o) {
+        int64_t sum = 0;
+        for (int64_t k = g * x.group; k < std::min((g + 1) * x.group, c.columns); ++k)
+          sum += x.codes[static_cast<size_t>(t * c.columns + k)] * codes[static_cast<size_t>(o * c.columns + k)];
+        const float got = y[static_cast<size_t>(t * c.rows + o)];
+        // Exact in FP32 below 2^24; wider groups are sums of exact parts, each rounded once.
+        const double slack = std::abs(static_cast<double>(sum)) < 16777216 ? 0 : FLT_EPSILON * std::abs(static_cast<double>(sum)) * 8;
+        if (!(std::abs(got - static_cast<double>(sum)) <= slack) && wrong++ < 3)
+          ADD_FAILURE() << "token " << t << " row " << o << " group " << g << (plan.kernel == ZipperPlan::Kernel::Decode ? " decode " : " GEMM ") << plan.tile_tokens << " stream-K "
+                        << plan.stream_k << ": " << got << " instead of " << sum;
+      }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+void expect_close(const Case& c) {
+  const NibblePlanes planes = test::random_planes(c.rows, c.columns, c.weight_group, c.residual_block, c.presence, 17, true);
+  const HostActivations x = test::random_activations(c.tokens, c.columns, c.group, c.bits, c.zero_span, 18);
+  const std::vector<int> codes = codes_of(planes);
+  const ZipperMatrix weights(planes, c.group);
+  ZipperWorkspace workspace(c.rows, c.tokens);
+  DeviceActivations device(c.tokens, c.columns, c.group);
+  x.upload(device);
+  std::vector<double> expected, bound;
+  const int64_t finest = weights.drain;
+  for (int64_t t = 0; t < c.tokens; ++t)
+    for (int64_t o = 0; o < c.rows; ++o) {
+      double y = planes.bias[static_cast<size_t>(o)], magnitude = std::abs(y);
+      for (int64_t k0 = 0; k0 < c.columns; k0 += finest) {
+        int64_t product = 0, sum = 0;
+        for (int64_t k = k0; k < std::min(k0 + finest, c.columns); ++k) {
+          product += x.codes[static_cast<size_t>(t * c.columns + k)] * codes[static_cast<size_t>(o * c.columns + k)];
+          sum += codes[static_cast<size_t>(o * c.columns + k)];
+        }
+        const auto at = static_cast<size_t>(t * x.groups + k0 / x.group);
+        const int64_t weight_group = planes.weight_group == 0 ? c.columns : planes.weight_group;
+        const double scale = static_cast<double>(x.scale[at]) *
+                             planes.scale[static_cast<size_t>(o * planes.groups() + k0 / weight_group)] / 16;
+        y += scale * static_cast<double>(product - x.zero[at] * sum);
+        magnitude += scale * (std::abs(static_cast<double>(product)) + std::abs(static_cast<double>(x.zero[at] * sum)));
+      }
+      expected.push_back(y);
+      // A group is rounded at most three times on its way (s * scale, the product, the sum), and once more in
+      // each of the sums after it.
+      bound.push_back(magnitude * FLT_EPSILON / 2 * static_cast<double>(weights.steps * (128 / finest) * 2 + 6));
+    }
+  for (const ZipperPlan& plan : plans(weights, c.tokens)) {
+    SCOPED_TRACE(testing::Message() << (plan.kernel == ZipperPlan::Kernel::Decode ? "decode " : "GEMM ") << plan.tile_tokens << " cluster " << plan.cluster << " stream-K " << plan.stream_k);
+    const std::vector<float> y = run<float>(weights, device, workspace, plan);
+    const std::vector<__nv_bfloat16> half = run<__nv_bfloat16>(weights, device, workspace, plan);
+    int wrong = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
+      if (!(std::abs(y[i] - expected[i]) <= bound[i]) && wrong++ < 3)
+        ADD_FAILURE() << i << ": " << y[i] << " instead of " << expected[i] << " +- " << bound[i];
+      if (!(static_cast<float>(half[i]) == static_cast<float>(__float2bfloat16(y[i]))) && wrong++ < 3)
+        ADD_FAILURE() << i << ": BF16 " << static_cast<float>(half[i]) << " of " << y[i];
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+TEST(ZipperGemm, SumsAreExact) {
+  // Odd tokens, rows and columns; every group size; all presence patterns; 4 and 8 bits.
+  for (const Case& c : {Case{3, 200, 384, 0, 128, 128, 4, Presence::None, 0},
+                        Case{130, 144, 256, 0, 128, 128, 8, Presence::All, 0},
+                        Case{17, 129, 333, 0, 128, 128, 8, Presence::Random, 0},
+                        Case{33, 97, 576, 64, 64, 64, 4, Presence::Random, 0},
+                        Case{5, 300, 320, 32, 32, 32, 8, Presence::Corner, 0},
+                        Case{70, 65, 512, 128, 128, 256, 8, Presence::Random, 0},
+                        Case{9, 130, 640, 0, 64, 0, 8, Presence::Random, 0},
+                        Case{1, 16, 128, 0, 128, 128, 8, Presence::All, 0}})
+    expect_exact_sums(c);
+}
+
+TEST(ZipperGemm, AllOnesAtTheEdgeOfTheIntegerRange) {
+  // |P| = 255 * 128 * 128, the largest that 128 columns reach.
+  NibblePlanes planes = test::random_planes(128, 128, 0, 128, Presence::None, 3);
+  std::fill(planes.hi.begin(), planes.hi.end(), uint8_t{0x88});
+  std::fill(planes.scale.begin(), planes.scale.end(), 16.0f);
+  HostActivations x = test::random_activations(4, 128, 128, 8, 0, 4);
+  std::fill(x.codes.begin(), x.codes.end(), uint8_t{255});
+  std::fill(x.scale.begin(), x.scale.end(), 1.0f);
+  std::fill(x.zero.begin(), x.zero.end(), 0);
+  const ZipperMatrix weights(planes, 128);
+  ZipperWorkspace workspace(128, 4);
+  DeviceActivations device(4, 128, 128);
+  x.upload(device);
+  for (const ZipperPlan& plan : plans(weights, 4))
+    for (const float y : run<float>(weights, device, workspace, plan)) EXPECT_EQ(y, -255.0f * 128 * 128);
+}
+
+TEST(ZipperGemm, ResultsAreWithinRounding) {
+  for (const Case& c : {Case{1, 250, 1000, 0, 128, 128, 4, Presence::Random, 0},
+                        Case{33, 190, 512, 128, 128, 128, 4, Presence::Random, 0},
+                        Case{65, 300, 576, 64, 64, 64, 8, Presence::Random, 500},
+                        Case{20, 77, 416, 32, 128, 64, 4, Presence::All, 0},
+                        Case{150, 270, 512, 0, 128, 128, 8, Presence::Random, 32767},
+                        Case{40, 100, 300, 0, 256, 0, 8, Presence::None, 32767},
+                        Case{128, 128, 256, 0, 128, 32, 8, Presence::Corner, 32767}})
+    expect_close(c);
+}
+
+TEST(ZipperGemm, ATokensResultDoesNotDependOnItsNeighbours) {
+  const NibblePlanes planes = test::random_planes(128, 512, 0, 128, Presence::Random, 5);
+  const ZipperMatrix weights(planes, 128);
+  ZipperWorkspace workspace(128, 16);
+  HostActivations x = test::random_activations(8, 512, 128, 8, 0, 6);
+  DeviceActivations device(8, 512, 128);
+  x.upload(device);
+  for (const ZipperPlan& plan : {ZipperPlan{ZipperPlan::Kernel::Gemm, 16, 1, 1, false}, ZipperPlan{ZipperPlan::Kernel::Decode, 8, 2, 0, false}}) {
+  x.zero[4] = x.zero[5] = x.zero[6] = x.zero[7] = 3;
+  x.upload(device);
+  const std::vector<float> before = run<float>(weights, device, workspace, plan);
+  for (int64_t g = 0; g < x.groups; ++g) x.zero[static_cast<size_t>(x.groups + g)] = -32767;  // of token 1
+  x.upload(device);
+  const std::vector<float> after = run<float>(weights, device, workspace, plan);
+  EXPECT_TRUE(std::equal(before.begin(), before.begin() + 128, after.begin()));
+  EXPECT_TRUE(std::equal(before.begin() + 256, before.end(), after.begin() + 256));
+  EXPECT_FALSE(std::equal(before.begin() + 128, before.begin() + 256, after.begin() + 128));
+  }
+}
+
+TEST(ZipperGemm, TheTablesPlanRuns) {
+  for (const int64_t tokens : {1, 16, 17, 64, 65, 200, 300}) {
+    const NibblePlanes planes = test::random_planes(384, 1024, 0, 128, Presence::Random, 25);
+    const HostActivations x = test::random_activations(tokens, 1024, 128, 4, 0, 26);
+    const ZipperMatrix weights(planes, 128);
+    ZipperWorkspace workspace(384, tokens);
+    DeviceActivations device(tokens, 1024, 128);
+    x.upload(device);
+    const auto size = static_cast<size_t>(tokens * 384);
+    DeviceBuffer<float> y(size);
+    ops::zipper_gemm(weights, device, workspace, y.data(), 384, nullptr);
+    std::vector<float> out(size);
+    y.download(out.data(), size);
+    const std::vector<float> same = run<float>(weights, device, workspace, {ZipperPlan::Kernel::Gemm, 16, 1, 1, false});
+    // Another order of the same FP32 sums: a few roundings of results of magnitude up to 100.
+    for (size_t i = 0; i < size; ++i) ASSERT_NEAR(out[i], same[i], 1e-3f) << tokens << " tokens, result " << i;
+  }
+}
+
+TEST(ZipperGemm, RefusesWhatItCannotDo) {
+  const NibblePlanes planes = test::random_planes(16, 192, 48, 64, Presence::None, 5);
+  EXPECT_THROW(ZipperMatrix(planes, 128), Error);
+  const NibblePlanes good = test::random_planes(16, 192, 64, 64, Presence::None, 5);
+  EXPECT_THROW(ZipperMatrix(good, 96), Error);
+  const ZipperMatrix weights(good, 64);
+  ZipperWorkspace workspace(16, 4);
+  DeviceActivations other(4, 192, 128);
+  DeviceBuffer<float> y(64);
+  EXPECT_THROW(ops::zipper_gemm(weights, other, workspace, y.data(), 16, nullptr), Error);
+}
+
+}  // namespace
+}  // namespace quatrain
