@@ -32,7 +32,7 @@ struct AttentionSequence {
   float* out = nullptr;          // the same shape
   int64_t tokens = 0;
   int64_t position = 0;
-  const std::byte* const* pages = nullptr;  // the layer's part of each page, from position 0
+  const std::byte* const* pages = nullptr;  // from position 0
 };
 
 void attention(const KvLayout& layout, const AttentionShape& shape,

@@ -84,7 +84,7 @@ bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t sl
                const float* key, const float* value, int64_t stride) {
   const KvKernel& kernel =
       select_kernel(active_isa(), kv_cache_kernel_generic, kv_cache_kernel_avx2, kv_cache_kernel_avx512);
-  std::byte* part = page + static_cast<size_t>(head) * layout.head_bytes;
+  std::byte* part = page + layout.offset + static_cast<size_t>(head) * layout.head_bytes;
   uint8_t codes[kMostHeadDim + kCodePadding];
 
   // Quantises one row into `codes`, group by group; group g's scale and zero go to index g * step.
@@ -141,7 +141,7 @@ bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t sl
 
 void kv_read(const KvLayout& layout, const std::byte* page, int64_t head, int64_t slot, float* key,
              float* value) {
-  const std::byte* part = page + static_cast<size_t>(head) * layout.head_bytes;
+  const std::byte* part = page + layout.offset + static_cast<size_t>(head) * layout.head_bytes;
   const auto* key_codes = reinterpret_cast<const uint8_t*>(part);
   const auto* row =
       reinterpret_cast<const uint8_t*>(part + layout.values) + slot * layout.padded_dim * layout.bits / 8;

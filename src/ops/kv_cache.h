@@ -1,6 +1,6 @@
 // Pages of the KV cache: where 64 tokens' keys and values of one layer lie, and how they are written.
 //
-// A page part of one layer holds, head after head:
+// One layer's part of a page holds, head after head:
 //   keys   [head_dim][64 tokens]       so that scores of many tokens form without sums across a vector
 //   values [64 tokens][padded_dim]     head_dim rounded up to 32, the padding zero
 //   scales (FP16) and zeros (int16) of the keys [groups][64 tokens] and of the values [64 tokens][groups]
@@ -28,6 +28,7 @@ struct KvLayout {
   size_t values = 0, key_scale = 0, key_zero = 0, value_scale = 0,
          value_zero = 0;  // bytes from a head's start
   size_t head_bytes = 0;
+  size_t offset = 0;  // of this layer's part from the start of a page that holds several layers
 
   /// Bytes of one layer's part of a page.
   size_t bytes() const { return head_bytes * static_cast<size_t>(kv_heads); }
@@ -41,7 +42,7 @@ KvLayout kv_layout(int64_t kv_heads, int64_t head_dim, int bits, int64_t group, 
 /// The scale is infinite when it does not fit FP16.
 QuantizedGroup kv_group(float low, float high, int bits, bool symmetric, int64_t group);
 
-/// Quantises and stores `count` tokens of one head at slots [slot, slot + count) of the page part `page`.
+/// Quantises and stores `count` tokens of one head at slots [slot, slot + count) of `page`.
 /// key and value point at the head's values of the first token; tokens are `stride` floats apart. Returns
 /// false when a value is NaN or infinite, or too large for an FP16 scale; the page then holds no valid data
 /// in those slots. Slots t and t + 32 share bytes: one thread at a time writes a (page, head).

@@ -103,7 +103,8 @@ inline void attend_pages(const AttentionBlock& block, int64_t first, int64_t las
     const int64_t row0 = base > block.position ? (base - block.position) * block.group : 0;
     const int64_t rows = block.rows - row0;
     const int64_t tokens = end_position - base < kPageTokens ? end_position - base : kPageTokens;
-    const std::byte* head = block.pages[page] + static_cast<size_t>(block.head) * layout.head_bytes;
+    const std::byte* head =
+        block.pages[page] + layout.offset + static_cast<size_t>(block.head) * layout.head_bytes;
     const float* keys = reinterpret_cast<const float*>(head);
     const float* values = reinterpret_cast<const float*>(head + layout.values);
     if (layout.bits != 16) {

@@ -1,0 +1,254 @@
+#include "engine/forward_pass.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+#include "engine/expert_routing.h"
+#include "ops/attention.h"
+#include "ops/gated_activation.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+
+namespace quatrain {
+namespace {
+
+constexpr int64_t kRowGrain = 8;  // tokens of one work item in steps that go token by token
+
+}  // namespace
+
+ForwardPass::ForwardPass(const Model& model, ThreadPool& pool)
+    : model_(model), config_(model.config), pool_(pool) {
+  rope_.frequencies = config_.rope.inverse_frequencies(config_.head_dim);
+  rope_.scale = config_.rope.attention_scale();
+  for (const Layer& layer : model.layers) has_local_rope_ = has_local_rope_ || layer.local_rope;
+  if (has_local_rope_) {
+    local_rope_.frequencies = config_.local_rope.inverse_frequencies(config_.head_dim);
+    local_rope_.scale = config_.local_rope.attention_scale();
+  }
+}
+
+const float* ForwardPass::run(std::span<const Slice> slices) {
+  slices_ = slices;
+  first_row_.clear();
+  position_.clear();
+  for (const Slice& slice : slices) {
+    first_row_.push_back(std::ssize(position_));
+    for (int64_t t = 0; t < std::ssize(slice.tokens); ++t) position_.push_back(slice.position + t);
+  }
+  rows_ = std::ssize(position_);
+  embed();
+  compute_rope();
+  add_and_norm(false, {}, model_.layers.front().input_norm, "embedding");
+  for (int64_t index = 0; index < config_.layers; ++index) {
+    const Layer& layer = model_.layers[static_cast<size_t>(index)];
+    const std::string where = fmt::format("layer {}", index);
+    attend(layer, index);
+    add_and_norm(true, layer.attention_out_norm, layer.mlp_norm, where + " attention");
+    run_mlp(layer, index);
+    const bool last = index + 1 == config_.layers;
+    add_and_norm(true, layer.mlp_out_norm,
+                 last ? model_.final_norm : model_.layers[static_cast<size_t>(index + 1)].input_norm,
+                 where + " MLP");
+  }
+  return normed_.data();
+}
+
+void ForwardPass::logits(const float* hidden, int64_t rows, float* out) {
+  model_.head.run(hidden, rows, config_.hidden, pool_, scratch_, out, config_.vocabulary);
+}
+
+void ForwardPass::embed() {
+  const int64_t width = config_.hidden;
+  hidden_.resize(static_cast<size_t>(rows_ * width));
+  for (size_t s = 0; s < slices_.size(); ++s) {
+    const Slice& slice = slices_[s];
+    pool_.parallel_for(std::ssize(slice.tokens), kRowGrain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; ++t)
+        model_.embedding->look_up(slice.tokens[static_cast<size_t>(t)], config_.embedding_scale,
+                                  hidden_.data() + (first_row_[s] + t) * width);
+    });
+  }
+}
+
+void ForwardPass::compute_rope() {
+  const auto compute = [&](Rope& rope) {
+    const auto half = std::ssize(rope.frequencies);
+    rope.cosine.resize(static_cast<size_t>(rows_ * half));
+    rope.sine.resize(static_cast<size_t>(rows_ * half));
+    pool_.parallel_for(rows_, kRowGrain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row)
+        ops::rope_factors(position_[static_cast<size_t>(row)], rope.frequencies, rope.scale,
+                          rope.cosine.data() + row * half, rope.sine.data() + row * half);
+    });
+  };
+  compute(rope_);
+  if (has_local_rope_) compute(local_rope_);
+}
+
+void ForwardPass::add_and_norm(bool add, const std::vector<float>& sandwich, const std::vector<float>& norm,
+                               std::string_view where) {
+  const int64_t width = config_.hidden;
+  normed_.resize(static_cast<size_t>(rows_ * width));
+  pool_.parallel_for(rows_, kRowGrain, [&](int64_t begin, int64_t end, int) {
+    float* hidden = hidden_.data() + begin * width;
+    if (add) {
+      float* delta = delta_.data() + begin * width;
+      const int64_t count = (end - begin) * width;
+      if (!sandwich.empty()) {
+        const int64_t bad = ops::rms_norm(delta, end - begin, width, width, sandwich.data(),
+                                          config_.norm_epsilon, delta, width);
+        if (bad >= 0) fail_not_finite(where, begin + bad, delta + bad * width, width);
+      }
+      for (int64_t i = 0; i < count; ++i) hidden[i] += delta[i];
+    }
+    const int64_t bad = ops::rms_norm(hidden, end - begin, width, width, norm.data(), config_.norm_epsilon,
+                                      normed_.data() + begin * width, width);
+    if (bad >= 0) fail_not_finite(where, begin + bad, hidden + bad * width, width);
+  });
+}
+
+void ForwardPass::fail_not_finite(std::string_view where, int64_t row, const float* values,
+                                  int64_t width) const {
+  int64_t channel = 0;
+  while (channel + 1 < width && std::isfinite(values[channel])) ++channel;
+  const bool found = !std::isfinite(values[channel]);
+  fail("{}: the hidden state of the token at position {} {}; the weights or the quantisation are broken",
+       where, position_[static_cast<size_t>(row)],
+       found ? fmt::format("is {} in channel {}", values[channel], channel)
+             : std::string("is too large to square in FP32"));
+}
+
+void ForwardPass::attend(const Layer& layer, int64_t index) {
+  const int64_t query_width = config_.query_width();
+  qkv_.resize(static_cast<size_t>(rows_ * layer.qkv.outputs()));
+  layer.qkv.run(normed_.data(), rows_, config_.hidden, pool_, scratch_, qkv_.data(), layer.qkv.outputs());
+  rotate_heads(layer);
+  append_keys_and_values(layer, index);
+
+  attended_.resize(static_cast<size_t>(rows_ * query_width));
+  std::vector<ops::AttentionSequence> sequences;
+  for (size_t s = 0; s < slices_.size(); ++s)
+    sequences.push_back({qkv_.data() + first_row_[s] * layer.qkv.outputs(),
+                         attended_.data() + first_row_[s] * query_width, std::ssize(slices_[s].tokens),
+                         slices_[s].position, slices_[s].sequence->pages.data()});
+  ops::attention(layer.kv,
+                 {config_.heads, config_.attention_scale, layer.window, layer.qkv.outputs(), query_width},
+                 sequences, pool_);
+
+  delta_.resize(static_cast<size_t>(rows_ * config_.hidden));
+  layer.output.run(attended_.data(), rows_, query_width, pool_, scratch_, delta_.data(), config_.hidden);
+}
+
+// Norms of the heads, RoPE and the key transform on q and k, which lie side by side.
+void ForwardPass::rotate_heads(const Layer& layer) {
+  const int64_t dim = config_.head_dim, heads = config_.heads, kv_heads = config_.kv_heads;
+  const Rope& rope = layer.local_rope ? local_rope_ : rope_;
+  const auto half = std::ssize(rope.frequencies);
+  pool_.parallel_for(rows_, kRowGrain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* query = qkv_.data() + row * layer.qkv.outputs();
+      float* key = query + heads * dim;
+      // A broken value makes attention's result NaN or infinite, which the next norm reports.
+      if (!layer.query_norm.empty()) {
+        ops::rms_norm(query, heads, dim, dim, layer.query_norm.data(), config_.norm_epsilon, query, dim);
+        ops::rms_norm(key, kv_heads, dim, dim, layer.key_norm.data(), config_.norm_epsilon, key, dim);
+      }
+      ops::rope(query, heads + kv_heads, dim, half, rope.cosine.data() + row * half,
+                rope.sine.data() + row * half);
+      if (layer.key_transform) layer.key_transform->apply(query, heads + kv_heads, dim);
+    }
+  });
+}
+
+void ForwardPass::append_keys_and_values(const Layer& layer, int64_t index) {
+  // One item writes the tokens of one head of one page.
+  struct Item {
+    std::byte* page;
+    int64_t head, slot, count, row;
+  };
+  std::vector<Item> items;
+  for (size_t s = 0; s < slices_.size(); ++s) {
+    const int64_t begin = slices_[s].position, end = begin + std::ssize(slices_[s].tokens);
+    for (int64_t position = begin; position < end;) {
+      const int64_t page = position / ops::kPageTokens, slot = position % ops::kPageTokens;
+      const int64_t count = std::min(end - position, ops::kPageTokens - slot);
+      for (int64_t head = 0; head < config_.kv_heads; ++head)
+        items.push_back({slices_[s].sequence->pages[static_cast<size_t>(page)], head, slot, count,
+                         first_row_[s] + position - begin});
+      position += count;
+    }
+  }
+  const int64_t stride = layer.qkv.outputs();
+  pool_.parallel_for(
+      std::ssize(items), rows_ < kRowGrain ? std::ssize(items) : 1, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; ++i) {
+          const Item& item = items[static_cast<size_t>(i)];
+          const float* key =
+              qkv_.data() + item.row * stride + config_.query_width() + item.head * config_.head_dim;
+          if (!ops::kv_append(layer.kv, item.page, item.head, item.slot, item.count, key,
+                              key + config_.kv_width(), stride))
+            fail(
+                "layer {}: a key or value of KV head {} at positions {} to {} is NaN, infinite or "
+                "too large for an FP16 scale; the weights or the quantisation are broken",
+                index, item.head, position_[static_cast<size_t>(item.row)],
+                position_[static_cast<size_t>(item.row + item.count - 1)]);
+        }
+      });
+}
+
+void ForwardPass::run_mlp(const Layer& layer, int64_t index) {
+  delta_.resize(static_cast<size_t>(rows_ * config_.hidden));
+  if (layer.router) return run_experts(layer, index);
+  run_expert(layer.experts.front(), normed_.data(), rows_, delta_.data());
+}
+
+void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t tokens, float* out) {
+  const int64_t width = mlp.down.inputs();
+  gate_up_.resize(static_cast<size_t>(tokens * 2 * width));
+  gated_.resize(static_cast<size_t>(tokens * width));
+  mlp.gate_up.run(x, tokens, config_.hidden, pool_, scratch_, gate_up_.data(), 2 * width);
+  const auto function =
+      config_.activation == Activation::Silu ? ops::GateFunction::Silu : ops::GateFunction::GeluTanh;
+  // Quarter rows, so that one token of a wide layer is shared out too.
+  const int64_t quarter = (width + 3) / 4;
+  pool_.parallel_for(tokens * 4, std::max<int64_t>(1, 4096 / quarter), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t token = i / 4, column = i % 4 * quarter;
+      const float* gate = gate_up_.data() + token * 2 * width + column;
+      ops::gated_activation(function, gate, gate + width, std::min(quarter, width - column),
+                            gated_.data() + token * width + column);
+    }
+  });
+  mlp.down.run(gated_.data(), tokens, width, pool_, scratch_, out, config_.hidden);
+}
+
+// Experts in index order, each over the tokens that chose it, so that a token's sum has one order.
+void ForwardPass::run_experts(const Layer& layer, int64_t index) {
+  const int64_t width = config_.hidden;
+  router_logits_.resize(static_cast<size_t>(rows_ * config_.moe.experts));
+  ops::dense_matmul(*layer.router, normed_.data(), rows_, width, pool_, router_logits_.data(),
+                    config_.moe.experts);
+  const ExpertRouting routing = route_to_experts({router_logits_.data(), router_logits_.size()}, config_.moe,
+                                                 fmt::format("layer {}", index));
+  std::fill_n(delta_.data(), rows_ * width, 0.0f);
+  for (size_t expert = 0; expert < layer.experts.size(); ++expert) {
+    const std::vector<RoutedToken>& tokens = routing[expert];
+    if (tokens.empty()) continue;
+    expert_in_.resize(tokens.size() * static_cast<size_t>(width));
+    expert_out_.resize(tokens.size() * static_cast<size_t>(width));
+    for (size_t t = 0; t < tokens.size(); ++t)
+      std::copy_n(normed_.data() + tokens[t].row * width, width,
+                  expert_in_.data() + static_cast<int64_t>(t) * width);
+    run_expert(layer.experts[expert], expert_in_.data(), std::ssize(tokens), expert_out_.data());
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const float* from = expert_out_.data() + static_cast<int64_t>(t) * width;
+      float* to = delta_.data() + tokens[t].row * width;
+      for (int64_t i = 0; i < width; ++i) to[i] += tokens[t].weight * from[i];
+    }
+  }
+}
+
+}  // namespace quatrain

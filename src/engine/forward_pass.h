@@ -1,0 +1,74 @@
+// The forward pass: tokens of one or several sequences through all layers, up to the final norm.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "engine/kv_pool.h"
+#include "engine/model.h"
+
+namespace quatrain {
+
+/// Consecutive tokens of one sequence: they become its tokens [position, position + tokens.size()), whose
+/// pages are reserved already.
+struct Slice {
+  const KvSequence* sequence = nullptr;
+  int64_t position = 0;
+  std::span<const int32_t> tokens;
+};
+
+/// Buffers of the pass over one model. The tokens of all slices run through the linears together; every
+/// operation on a token is independent of the others but for attention, which follows from its position.
+class ForwardPass {
+ public:
+  ForwardPass(const Model& model, ThreadPool& pool);
+
+  /// Runs the slices and returns the normed hidden state [tokens of all slices, hidden], valid until the next
+  /// call. NaN or infinity is an Error that names layer, token and channel.
+  const float* run(std::span<const Slice> slices);
+
+  /// The head's logits [rows, vocabulary] for `rows` rows of a normed hidden state.
+  void logits(const float* hidden, int64_t rows, float* out);
+
+ private:
+  void embed();
+  void compute_rope();
+  void attend(const Layer& layer, int64_t index);
+  void rotate_heads(const Layer& layer);
+  void append_keys_and_values(const Layer& layer, int64_t index);
+  void run_mlp(const Layer& layer, int64_t index);
+  void run_experts(const Layer& layer, int64_t index);
+  void run_expert(const Mlp& mlp, const float* x, int64_t tokens, float* out);
+  /// hidden += delta (normed by `sandwich` first, where there is one), then normed = RMSNorm(hidden).
+  void add_and_norm(bool add, const std::vector<float>& sandwich, const std::vector<float>& norm,
+                    std::string_view where);
+  [[noreturn]] void fail_not_finite(std::string_view where, int64_t row, const float* values,
+                                    int64_t width) const;
+
+  const Model& model_;
+  const ModelConfig& config_;
+  ThreadPool& pool_;
+
+  // Of each rope kind: frequencies, and cos and sin of every token of the pass.
+  struct Rope {
+    std::vector<float> frequencies;
+    float scale = 1;
+    AlignedBuffer<float> cosine, sine;
+  };
+  Rope rope_, local_rope_;
+  bool has_local_rope_ = false;
+
+  std::span<const Slice> slices_;
+  std::vector<int64_t> first_row_;  // of each slice
+  std::vector<int64_t> position_;   // of each row
+  int64_t rows_ = 0;
+
+  AlignedBuffer<float> hidden_, normed_, delta_, qkv_, attended_, gate_up_, gated_;
+  AlignedBuffer<float> router_logits_, expert_in_, expert_out_;
+  LinearScratch scratch_;
+};
+
+}  // namespace quatrain

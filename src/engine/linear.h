@@ -1,0 +1,65 @@
+// Linears that share one input: q, k, v; gate and up; or one alone.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "engine/transform.h"
+#include "engine/weight_source.h"
+#include "model/config.h"
+#include "ops/activation_quantize.h"
+#include "ops/dense_matmul.h"
+#include "ops/nibble_matmul.h"
+
+namespace quatrain {
+
+/// Reused by every product of an engine, so that a decode step allocates nothing.
+struct LinearScratch {
+  AlignedBuffer<float> transformed;
+  ops::QuantizedActivations quantized;
+};
+
+/// y = [x W_0^T + b_0, x W_1^T + b_1, ...]: outputs side by side in the order of the linears. Matrices with
+/// equal policies become one; the input is transformed and quantised once for each run of linears that agree
+/// on it.
+class LinearGroup {
+ public:
+  LinearGroup() = default;
+  /// Loads and repacks; every mismatch of shape, group or transform is an Error that names the linear.
+  LinearGroup(const WeightSource& source, std::span<const LinearShape> linears, ThreadPool& pool);
+  /// Adds one matrix below the others.
+  void add_planes(const std::string& name, const LinearPolicy& policy, const NibblePlanes& planes,
+                  ThreadPool& pool);
+  void add_dense(const std::string& name, const LinearPolicy& policy,
+                 std::shared_ptr<const ops::DenseMatrix> matrix);
+
+  int64_t inputs() const { return inputs_; }
+  int64_t outputs() const { return outputs_; }
+  /// Bytes of weights that one pass reads.
+  int64_t bytes() const;
+
+  /// x [tokens, inputs()], y [tokens, outputs()], rows their stride apart.
+  void run(const float* x, int64_t tokens, int64_t stride, ThreadPool& pool, LinearScratch& scratch, float* y,
+           int64_t y_stride) const;
+
+ private:
+  struct Part {
+    std::string name;  // of its first linear, for messages
+    Transform transform;
+    ActivationPolicy activation;
+    int64_t offset = 0;  // of its outputs in y
+    std::shared_ptr<const OnlineTransform> online;
+    std::unique_ptr<ops::NibbleMatrix> nibbles;  // when activation.bits < 16
+    std::shared_ptr<const ops::DenseMatrix> dense;
+  };
+  Part& add_part(const std::string& name, const LinearPolicy& policy, int64_t inputs, int64_t outputs);
+
+  int64_t inputs_ = 0, outputs_ = 0;
+  std::vector<Part> parts_;
+};
+
+}  // namespace quatrain

@@ -1,0 +1,24 @@
+// Online transforms: from a policy's Transform to an operator on activations.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/thread_pool.h"
+#include "checkpoint/artifact.h"
+
+namespace quatrain {
+
+class OnlineTransform {
+ public:
+  virtual ~OnlineTransform() = default;
+  /// Transforms rows of `width` values in place, `stride` floats apart. Runs on the calling thread.
+  virtual void apply(float* x, int64_t rows, int64_t stride) const = 0;
+};
+
+/// The operator of `transform` on vectors of `width` values; nullptr for kind "none". An unknown kind, or an
+/// order that does not fit the width, is an Error that begins with `site` (the linear, or the layer's keys).
+std::unique_ptr<OnlineTransform> make_transform(const Transform& transform, int64_t width,
+                                                std::string_view site);
+
+}  // namespace quatrain

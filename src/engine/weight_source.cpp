@@ -1,0 +1,107 @@
+#include "engine/weight_source.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace quatrain {
+namespace {
+
+void expect_shape(const std::string& where, const std::string& name, const std::vector<int64_t>& found,
+                  const std::vector<int64_t>& wanted) {
+  require(found == wanted, "{}: tensor {} has shape [{}], the config asks for [{}]", where, name,
+          fmt::join(found, ", "), fmt::join(wanted, ", "));
+}
+
+class CheckpointSource : public WeightSource {
+ public:
+  explicit CheckpointSource(std::unique_ptr<Checkpoint> checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  std::string where() const override { return checkpoint_->path().string(); }
+  const ModelConfig& config() const override { return checkpoint_->config(); }
+
+  void expect(const std::string& name, const std::vector<int64_t>& shape) const override {
+    require(checkpoint_->has(name), "{}: tensor {} is missing", where(), name);
+    expect_shape(where(), name, checkpoint_->shape(name), shape);
+  }
+
+  void read_rows(const std::string& name, int64_t begin, int64_t end, float* out) const override {
+    const std::vector<float> values = checkpoint_->read_rows(name, begin, end);
+    std::copy(values.begin(), values.end(), out);
+  }
+
+  std::vector<float> vector(const std::string& name, int64_t size) const override {
+    expect(name, {size});
+    return checkpoint_->read(name);
+  }
+
+ private:
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+class ArtifactSource : public WeightSource {
+ public:
+  explicit ArtifactSource(const fs::path& directory)
+      : reader_(directory),
+        config_(ModelConfig::from_json(reader_.config(), (directory / "config.json").string())) {}
+
+  std::string where() const override { return reader_.path().string(); }
+  const ModelConfig& config() const override { return config_; }
+
+  void expect(const std::string& name, const std::vector<int64_t>& shape) const override {
+    const TensorInfo* tensor = reader_.tensors().find(name);
+    require(tensor != nullptr, "{}: tensor {} is missing", where(), name);
+    expect_shape(where(), name, tensor->shape, shape);
+  }
+
+  void read_rows(const std::string& name, int64_t begin, int64_t end, float* out) const override {
+    const TensorInfo* tensor = reader_.tensors().find(name);
+    require(tensor != nullptr, "{}: tensor {} is missing", where(), name);
+    reader_.tensors().read_rows(*tensor, begin,
+                                {out, static_cast<size_t>((end - begin) * tensor->columns())});
+  }
+
+  std::vector<float> vector(const std::string& name, int64_t size) const override {
+    expect(name, {size});
+    std::vector<float> values(static_cast<size_t>(size));
+    reader_.tensors().read_rows(*reader_.tensors().find(name), 0, values);
+    return values;
+  }
+
+  bool quantized(const std::string& linear) const override { return reader_.has_planes(linear); }
+  NibblePlanes planes(const std::string& linear) const override { return reader_.planes(linear); }
+
+  // The defaults hold for quantised linears; an unquantised one has a policy only when it is named.
+  LinearPolicy policy(const std::string& linear) const override {
+    const QuantizationConfig& quantization = reader_.quantization();
+    const bool named = quantization.linears.contains(linear);
+    if (named || quantized(linear) || (linear == "lm_head" && tied_planes()))
+      return quantization.linear(linear);
+    return {};
+  }
+
+  KvPolicy kv(int64_t layer) const override { return reader_.quantization().kv_of(static_cast<int>(layer)); }
+  bool tied_planes() const override {
+    return reader_.quantization().lm_head_tied && quantized("model.embed_tokens");
+  }
+
+ private:
+  ArtifactReader reader_;
+  ModelConfig config_;
+};
+
+}  // namespace
+
+NibblePlanes WeightSource::planes(const std::string& linear) const {
+  fail("{}: {} has no nibble planes", where(), linear);
+}
+
+std::unique_ptr<WeightSource> checkpoint_source(std::unique_ptr<Checkpoint> checkpoint) {
+  return std::make_unique<CheckpointSource>(std::move(checkpoint));
+}
+
+std::unique_ptr<WeightSource> artifact_source(const fs::path& directory) {
+  return std::make_unique<ArtifactSource>(directory);
+}
+
+}  // namespace quatrain
