@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kQuarterRows = 8;
 constexpr int kQuarterBytes = 32;
-constexpr int kTokens = 4;  // 2 quarters x 4 tokens: 8 of the 16 registers accumulate
+constexpr int64_t kPrefetch = 8192;  // bytes ahead: see nibble_panels_avx512vnni.cpp
+constexpr int kTokens = 4;           // 2 quarters x 4 tokens: 8 of the 16 registers accumulate
 
 inline __attribute__((always_inline)) __m256i broadcast(const uint8_t* codes) {
   int word;
@@ -22,130 +23,180 @@ inline __attribute__((always_inline)) __m256i broadcast(const uint8_t* codes) {
 
 alignas(64) constexpr uint8_t kZeros[kHalfBytes] = {};
 
-// Halves that are computed together: both for one or two tokens, which the memory bounds; one at a time for
-// more, which the registers bound.
+// Halves that are computed together: both for one or two tokens; one after the other, group by group so that
+// the dense stream is still read once, for more tokens than the 16 registers hold.
 template <int T>
 constexpr int kHalves = T <= 2 ? 2 : 1;
 
-template <typename Dot, int T>
-void halves_of_tokens(const NibblePanels& w, int64_t panel, int first_half, const NibbleTokens& x,
-                      int64_t token, const NibbleResults& out) {
-  constexpr int H = kHalves<T>;
-  constexpr int Q = 2 * H;
-  const uint8_t* dense = w.dense + panel * w.total_steps() * kStepBytes + first_half * kHalfBytes;
-  const uint8_t* residual = w.residual + w.residual_offset[panel];
-  const uint8_t* flags = w.flags + panel * w.units;
-  const uint8_t* codes = x.codes + token * x.stride;
-  const int64_t first_row = panel * kPanelRows + first_half * kHalfRows;
-  const bool sums_only = out.sums != nullptr;
-  __m256 total[T][Q];
-#pragma GCC unroll 4
-  for (int t = 0; t < T; ++t)
-#pragma GCC unroll 4
-    for (int q = 0; q < Q; ++q) total[t][q] = _mm256_setzero_ps();
-
-  for (int64_t g = 0, u = 0; g < w.groups; ++g) {
-    const int64_t at = (panel * w.groups + g) * kPanelRows + first_half * kHalfRows;
-    __m256i acc[T][Q];  // starts at -z S and ends as P - z S; at 0 where P alone is asked for
-#pragma GCC unroll 4
-    for (int q = 0; q < Q; ++q) {
-      __m256i sums = _mm256_setzero_si256();
-      if (!sums_only && w.wide)
-        sums = _mm256_load_si256(reinterpret_cast<const __m256i*>(w.wide_sums + at + q * kQuarterRows));
-      if (!sums_only && !w.wide)
-        sums = _mm256_cvtepi16_epi32(
-            _mm_load_si128(reinterpret_cast<const __m128i*>(w.sums + at + q * kQuarterRows)));
-#pragma GCC unroll 4
-      for (int t = 0; t < T; ++t)
-        acc[t][q] = _mm256_mullo_epi32(_mm256_set1_epi32(x.negative_zero[(token + t) * w.groups + g]), sums);
+// acc += `steps` steps of the halves from `dense` on, with lo nibbles where W is Dot::WeightsWithLo; lo[h]
+// advances by advance[h] bytes a step.
+template <typename W, int T>
+inline __attribute__((always_inline)) void add_steps(__m256i (&acc)[T][2 * kHalves<T>], const uint8_t* dense,
+                                                     const uint8_t* const* lo, const int64_t* advance,
+                                                     int64_t steps, const uint8_t* codes, int64_t stride) {
+  constexpr int Q = 2 * kHalves<T>;
+  const auto weights_of = [&](int64_t s, int q) {
+    const auto* hi = reinterpret_cast<const __m256i*>(dense + q / 2 * kHalfBytes + q % 2 * kQuarterBytes);
+    _mm_prefetch(reinterpret_cast<const char*>(hi) + kPrefetch, _MM_HINT_T0);
+    if constexpr (W::kHasLo) {
+      const uint8_t* from = lo[q / 2] + s * advance[q / 2] + q % 2 * kQuarterBytes;
+      return W(_mm256_load_si256(hi), _mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
+    } else {
+      return W(_mm256_load_si256(hi));
     }
-    const int64_t end = u + w.units_per_group < w.units ? u + w.units_per_group : w.units;
-    for (; u < end; ++u) {
-      const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
-      const uint8_t* lo[2] = {kZeros, kZeros};
-      int64_t advance[2] = {0, 0};
-      for (int half = 0; half < 2; ++half) {
-        if ((flags[u] >> half & 1) == 0) continue;
-        lo[half] = residual;
-        advance[half] = kHalfBytes;
-        residual += steps * kHalfBytes;
-      }
-      const bool has_lo = (flags[u] >> first_half & ((1 << H) - 1)) != 0;
-      for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
-#pragma GCC unroll 4
-        for (int q = 0; q < Q; ++q) {
-          const __m256i hi = _mm256_load_si256(
-              reinterpret_cast<const __m256i*>(dense + q / 2 * kHalfBytes + q % 2 * kQuarterBytes));
-          if (!has_lo) {
-            const typename Dot::Weights weights(hi);
-#pragma GCC unroll 4
-            for (int t = 0; t < T; ++t)
-              weights.add(acc[t][q], broadcast(codes + t * x.stride), broadcast(codes + t * x.stride + 4));
-          } else {
-            const int half = first_half + q / 2;
-            const typename Dot::WeightsWithLo weights(
-                hi, _mm256_load_si256(reinterpret_cast<const __m256i*>(lo[half] + s * advance[half] +
-                                                                       q % 2 * kQuarterBytes)));
-#pragma GCC unroll 4
-            for (int t = 0; t < T; ++t)
-              weights.add(acc[t][q], broadcast(codes + t * x.stride), broadcast(codes + t * x.stride + 4));
-          }
-        }
-      }
-    }
-
-    if (sums_only) {
-#pragma GCC unroll 4
-      for (int t = 0; t < T; ++t)
-#pragma GCC unroll 4
-        for (int q = 0; q < Q; ++q) {
-          alignas(32) int32_t sums[kQuarterRows];
-          _mm256_store_si256(reinterpret_cast<__m256i*>(sums), acc[t][q]);
-          const int64_t row = first_row + q * kQuarterRows;
-          for (int64_t r = 0; r < kQuarterRows && row + r < w.rows; ++r)
-            out.sums[((token + t) * w.rows + row + r) * w.groups + g] = sums[r];
-        }
-      continue;
-    }
-    const uint16_t* scales = w.group_scale + (panel * w.scale_groups + g / w.groups_per_scale) * kPanelRows +
-                             first_half * kHalfRows;
-#pragma GCC unroll 4
-    for (int q = 0; q < Q; ++q) {
-      __m256 group_scale = _mm256_setzero_ps();
-      if (w.scale_groups > 0)
-        group_scale =
-            _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(scales + q * kQuarterRows)));
+  };
+  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
+    if constexpr (T <= 2) {  // codes stay in registers
+      __m256i a[T], b[T];
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) {
-        __m256 term = _mm256_cvtepi32_ps(acc[t][q]);
-        if (w.scale_groups > 0) term = _mm256_mul_ps(term, group_scale);
-        total[t][q] = _mm256_fmadd_ps(_mm256_set1_ps(x.scale[(token + t) * w.groups + g]), term, total[t][q]);
+        a[t] = broadcast(codes + t * stride);
+        b[t] = broadcast(codes + t * stride + 4);
+      }
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; ++q) {
+        const W weights = weights_of(s, q);
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) acc[t][q] = weights.add(acc[t][q], a[t], b[t]);
+      }
+    } else {  // weights stay in registers
+      const W weights[2] = {weights_of(s, 0), weights_of(s, 1)};
+#pragma GCC unroll 4
+      for (int t = 0; t < T; ++t) {
+        const __m256i a = broadcast(codes + t * stride), b = broadcast(codes + t * stride + 4);
+        acc[t][0] = weights[0].add(acc[t][0], a, b);
+        acc[t][1] = weights[1].add(acc[t][1], a, b);
       }
     }
-  }
-  if (sums_only) return;
-
-#pragma GCC unroll 4
-  for (int q = 0; q < Q; ++q) {
-    const int64_t row = first_row + q * kQuarterRows;
-    if (row >= w.rows) break;
-    const __m256i mask = _mm256_cmpgt_epi32(
-        _mm256_set1_epi32(w.rows - row < kQuarterRows ? static_cast<int>(w.rows - row) : kQuarterRows),
-        _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    const __m256 factor = _mm256_load_ps(w.factor + row);
-    const __m256 bias = _mm256_load_ps(w.bias + row);
-#pragma GCC unroll 4
-    for (int t = 0; t < T; ++t)
-      _mm256_maskstore_ps(out.y + (token + t) * out.stride + row, mask,
-                          _mm256_fmadd_ps(total[t][q], factor, bias));
   }
 }
 
+// Where the streams stand at the start of a group.
+struct Position {
+  int64_t unit;
+  const uint8_t* dense;
+  const uint8_t* residual;
+  const uint8_t* codes;
+};
+
+// Adds one group's products of the halves [first_half, first_half + kHalves<T>) and returns the group's end.
+template <typename Dot, int T>
+inline __attribute__((always_inline)) Position add_group(__m256i (&acc)[T][2 * kHalves<T>],
+                                                         const NibblePanels& w, const uint8_t* flags,
+                                                         int first_half, Position at, int64_t stride) {
+  const int64_t end = at.unit + w.units_per_group < w.units ? at.unit + w.units_per_group : w.units;
+  for (; at.unit < end; ++at.unit) {
+    const int64_t steps = at.unit + 1 < w.units ? w.steps : w.last_steps;
+    const uint8_t* lo[2] = {kZeros, kZeros};
+    int64_t advance[2] = {0, 0};
+    for (int half = 0; half < 2; ++half) {
+      if ((flags[at.unit] >> half & 1) == 0) continue;
+      lo[half] = at.residual;
+      advance[half] = kHalfBytes;
+      at.residual += steps * kHalfBytes;
+    }
+    const uint8_t* dense = at.dense + first_half * kHalfBytes;
+    if ((flags[at.unit] >> first_half & ((1 << kHalves<T>)-1)) != 0) {
+      add_steps<typename Dot::WeightsWithLo, T>(acc, dense, lo + first_half, advance + first_half, steps,
+                                                at.codes, stride);
+    } else {
+      add_steps<typename Dot::Weights, T>(acc, dense, nullptr, nullptr, steps, at.codes, stride);
+    }
+    at.dense += steps * kStepBytes;
+    at.codes += steps * kStepColumns;
+  }
+  return at;
+}
+
+// One panel against the T tokens from `token` on.
 template <typename Dot, int T>
 void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t token,
                      const NibbleResults& out) {
-  for (int half = 0; half < 2 && panel * kPanelRows + half * kHalfRows < w.rows; half += kHalves<T>)
-    halves_of_tokens<Dot, T>(w, panel, half, x, token, out);
+  constexpr int H = kHalves<T>;
+  constexpr int Q = 2 * H;
+  const uint8_t* flags = w.flags + panel * w.units;
+  const bool sums_only = out.sums != nullptr;
+  __m256 total[2 / H][T][Q];
+#pragma GCC unroll 2
+  for (int h = 0; h < 2 / H; ++h)
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t)
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; ++q) total[h][t][q] = _mm256_setzero_ps();
+
+  Position position{0, w.dense + panel * w.total_steps() * kStepBytes, w.residual + w.residual_offset[panel],
+                    x.codes + token * x.stride};
+  for (int64_t g = 0; g < w.groups; ++g) {
+    Position next = position;
+#pragma GCC unroll 2
+    for (int h = 0; h < 2 / H; ++h) {
+      const int64_t at = (panel * w.groups + g) * kPanelRows + h * kHalfRows;
+      __m256i acc[T][Q];  // starts at -z S and ends as P - z S; at 0 where P alone is asked for
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; ++q) {
+        __m256i sums = _mm256_setzero_si256();
+        if (!sums_only && w.wide)
+          sums = _mm256_load_si256(reinterpret_cast<const __m256i*>(w.wide_sums + at + q * kQuarterRows));
+        if (!sums_only && !w.wide)
+          sums = _mm256_cvtepi16_epi32(
+              _mm_load_si128(reinterpret_cast<const __m128i*>(w.sums + at + q * kQuarterRows)));
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t)
+          acc[t][q] =
+              _mm256_mullo_epi32(_mm256_set1_epi32(x.negative_zero[(token + t) * w.groups + g]), sums);
+      }
+      next = add_group<Dot, T>(acc, w, flags, h, position, x.stride);
+
+      if (sums_only) {
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t)
+#pragma GCC unroll 4
+          for (int q = 0; q < Q; ++q) {
+            alignas(32) int32_t sums[kQuarterRows];
+            _mm256_store_si256(reinterpret_cast<__m256i*>(sums), acc[t][q]);
+            const int64_t row = panel * kPanelRows + h * kHalfRows + q * kQuarterRows;
+            for (int64_t r = 0; r < kQuarterRows && row + r < w.rows; ++r)
+              out.sums[((token + t) * w.rows + row + r) * w.groups + g] = sums[r];
+          }
+        continue;
+      }
+      const uint16_t* scales =
+          w.group_scale + (panel * w.scale_groups + g / w.groups_per_scale) * kPanelRows + h * kHalfRows;
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; ++q) {
+        __m256 group_scale = _mm256_setzero_ps();
+        if (w.scale_groups > 0)
+          group_scale =
+              _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + q * kQuarterRows)));
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+          __m256 term = _mm256_cvtepi32_ps(acc[t][q]);
+          if (w.scale_groups > 0) term = _mm256_mul_ps(term, group_scale);
+          total[h][t][q] =
+              _mm256_fmadd_ps(_mm256_set1_ps(x.scale[(token + t) * w.groups + g]), term, total[h][t][q]);
+        }
+      }
+    }
+    position = next;
+  }
+  if (sums_only) return;
+
+#pragma GCC unroll 2
+  for (int h = 0; h < 2 / H; ++h)
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) {
+      const int64_t row = panel * kPanelRows + h * kHalfRows + q * kQuarterRows;
+      if (row >= w.rows) break;
+      const __m256i mask = _mm256_cmpgt_epi32(
+          _mm256_set1_epi32(w.rows - row < kQuarterRows ? static_cast<int>(w.rows - row) : kQuarterRows),
+          _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+      const __m256 factor = _mm256_load_ps(w.factor + row);
+      const __m256 bias = _mm256_load_ps(w.bias + row);
+#pragma GCC unroll 4
+      for (int t = 0; t < T; ++t)
+        _mm256_maskstore_ps(out.y + (token + t) * out.stride + row, mask,
+                            _mm256_fmadd_ps(total[h][t][q], factor, bias));
+    }
 }
 
 template <typename Dot>

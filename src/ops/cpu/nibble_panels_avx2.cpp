@@ -8,6 +8,7 @@ namespace {
 // factor 16 of hi comes with the widening to 32 bits.
 struct MaddDot {
   struct Weights {
+    static constexpr bool kHasLo = false;
     __m256i first, second;  // hi of columns 0..3 and 4..7
     explicit Weights(__m256i hi) {
       const __m256i low = _mm256_set1_epi8(0x0F);
@@ -16,23 +17,24 @@ struct MaddDot {
       first = _mm256_shuffle_epi8(signed_nibble, _mm256_and_si256(_mm256_srli_epi16(hi, 4), low));
       second = _mm256_shuffle_epi8(signed_nibble, _mm256_and_si256(hi, low));
     }
-    void add(__m256i& acc, __m256i a, __m256i b) const {
+    __m256i add(__m256i acc, __m256i a, __m256i b) const {
       const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, first), _mm256_maddubs_epi16(b, second));
-      acc = _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(16)));
+      return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(16)));
     }
   };
   struct WeightsWithLo : Weights {
+    static constexpr bool kHasLo = true;
     __m256i first_lo, second_lo;
     WeightsWithLo(__m256i hi, __m256i lo) : Weights(hi) {
       const __m256i low = _mm256_set1_epi8(0x0F);
       first_lo = _mm256_and_si256(lo, low);
       second_lo = _mm256_and_si256(_mm256_srli_epi16(lo, 4), low);
     }
-    void add(__m256i& acc, __m256i a, __m256i b) const {
-      Weights::add(acc, a, b);
+    __m256i add(__m256i acc, __m256i a, __m256i b) const {
+      acc = Weights::add(acc, a, b);
       const __m256i pairs =
           _mm256_add_epi16(_mm256_maddubs_epi16(a, first_lo), _mm256_maddubs_epi16(b, second_lo));
-      acc = _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
   };
 };
