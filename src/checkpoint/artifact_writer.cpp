@@ -2,7 +2,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "checkpoint/artifact.h"
 #include "checkpoint/artifact_planes.h"
 #include "checkpoint/element_type.h"

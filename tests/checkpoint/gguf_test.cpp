@@ -6,6 +6,7 @@
 
 #include "checkpoint/element_type.h"
 #include "checkpoint/files.h"
+#include "support/shared.h"
 
 namespace quatrain {
 namespace {
@@ -125,6 +126,21 @@ TEST(Gguf, RefusesUnreadableTypesOnlyWhenRead) {
 TEST(Gguf, OpensFilesWithoutTensors) {
   const std::string bytes = gguf({key("k", GgufType::U8, uint8_t{1})}, {}, "");
   EXPECT_TRUE(GgufFile(as_bytes(bytes), "FILE").tensors().empty());
+}
+
+TEST(Gguf, OpensTheVocabularyFilesOfTheFixtures) {
+  const auto shared = shared_dir();
+  if (!shared) GTEST_SKIP() << "large fixtures are not here";
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(*shared / "data/tokenizers")) {
+    if (entry.path().extension() != ".gguf") continue;
+    const GgufFile file(entry.path());
+    const auto tokens = file.get<std::vector<std::string>>("tokenizer.ggml.tokens");
+    EXPECT_GT(tokens.size(), 1000u) << entry.path();
+    EXPECT_EQ(file.get<std::vector<int64_t>>("tokenizer.ggml.token_type").size(), tokens.size());
+    ++files;
+  }
+  EXPECT_GT(files, 0);
 }
 
 TEST(Gguf, RefusesEveryTruncation) {

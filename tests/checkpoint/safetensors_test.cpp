@@ -222,5 +222,17 @@ TEST(Safetensors, ReadsTheHadamardMatricesOfTheFixtures) {
   }
 }
 
+TEST(Safetensors, OpensTheTinyModelsOfTheFixtures) {
+  const auto shared = shared_dir();
+  if (!shared) GTEST_SKIP() << "large fixtures are not here";
+  for (const auto& entry : fs::directory_iterator(*shared / "fixtures/tiny-models")) {
+    const auto source = open_safetensors(entry.path());
+    double square = 0;
+    for (const TensorInfo& tensor : source->tensors())
+      for (const float value : read_all(*source, tensor.name)) square += static_cast<double>(value) * value;
+    EXPECT_TRUE(std::isfinite(square) && square > 0) << entry.path();
+  }
+}
+
 }  // namespace
 }  // namespace quatrain
