@@ -17,6 +17,24 @@ constexpr uint32_t kMatchLimit = 50'000'000;
 constexpr size_t kPatternLimit = 1 << 16;
 constexpr size_t kJitStack = 8 << 20;
 
+// PCRE2 counts U+180E as white space; Unicode and Oniguruma do not since Unicode 6.3.
+std::string with_unicode_space(std::string_view pattern) {
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    out += pattern[i];
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
+    const char escaped = pattern[++i];
+    if (escaped == 's') {
+      out += "p{White_Space}";
+    } else if (escaped == 'S') {
+      out += "P{White_Space}";
+    } else {
+      out += escaped;
+    }
+  }
+  return out;
+}
+
 std::string error_text(int code) {
   PCRE2_UCHAR buffer[256];
   pcre2_get_error_message(code, buffer, sizeof buffer);
@@ -61,7 +79,8 @@ Regex::Regex(std::string pattern, std::string where)
   size_t offset = 0;
   // Oniguruma, for which these patterns are written, lets ^ and $ match at line ends.
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern_.data()), pattern_.size(), options,
+  const std::string source = with_unicode_space(pattern_);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(), options,
                                    &error, &offset, nullptr);
   require(code != nullptr, "{}: regular expression \"{}\" at byte {}: {}", where_, pattern_.substr(0, 200),
           offset, error_text(error));
