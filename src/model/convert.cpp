@@ -78,13 +78,13 @@ std::vector<std::byte> encode(const std::vector<float>& values, std::string_view
   return {bytes.begin(), bytes.end()};
 }
 
-bool has_tokenizer(const fs::path& model) {
+// Null, with a warning, when the model has none.
+std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& model) {
   try {
-    load_model_tokenizer(model);
-    return true;
+    return load_model_tokenizer(model);
   } catch (const Error& error) {
     log_warn("converted without a tokenizer: {}", error.what());
-    return false;
+    return nullptr;
   }
 }
 
@@ -113,11 +113,11 @@ void to_hub(const Checkpoint& checkpoint, const fs::path& output, const ConvertO
   }
   writer.finish();
   write_file(directory.path() / "config.json", config.to_json().dump(2) + "\n");
-  if (has_tokenizer(checkpoint.path())) {
+  if (const auto tokenizer = find_tokenizer(checkpoint.path())) {
     if (fs::is_directory(checkpoint.path())) {
       copy_tokenizer_files(checkpoint.path(), directory.path());
     } else {
-      save_tokenizer_json(*load_model_tokenizer(checkpoint.path()), directory.path());
+      save_tokenizer_json(*tokenizer, directory.path());
     }
   }
   directory.commit();
@@ -128,8 +128,7 @@ void to_gguf(const Checkpoint& checkpoint, const fs::path& output, const Convert
   const std::string type = type_of(options.dtype.empty() ? config.dtype : options.dtype);
   GgufWriter writer(output);
   write_gguf_config(config, type, writer);
-  if (has_tokenizer(checkpoint.path()))
-    write_gguf_vocabulary(*load_model_tokenizer(checkpoint.path()), config.vocabulary, writer);
+  write_gguf_vocabulary(config, find_tokenizer(checkpoint.path()).get(), writer);
   std::vector<StoredTensor> tensors = gguf_layout(config);
   const std::vector<float> divisors = gguf_rope_divisors(config);
   if (!divisors.empty()) writer.declare("rope_freqs.weight", {static_cast<int64_t>(divisors.size())}, "F32");

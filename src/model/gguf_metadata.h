@@ -18,8 +18,9 @@ void write_gguf_config(const ModelConfig& config, const std::string& type, GgufW
 /// The values of rope_freqs.weight; empty when RoPE needs none.
 std::vector<float> gguf_rope_divisors(const ModelConfig& config);
 
-/// tokenizer.*, filled up to `vocabulary` tokens. A vocabulary that GGUF's reader would cut otherwise (tried
-/// on a text of hard cases) is left out with a warning.
-void write_gguf_vocabulary(const Tokenizer& tokenizer, int64_t vocabulary, GgufWriter& writer);
+/// tokenizer.*: the special ids (the tokenizer's, or the config's without one) and the vocabulary, filled up
+/// to the config's size. A vocabulary that GGUF's reader would cut otherwise (tried on a text of hard cases)
+/// is left out with a warning. `tokenizer` may be null.
+void write_gguf_vocabulary(const ModelConfig& config, const Tokenizer* tokenizer, GgufWriter& writer);
 
 }  // namespace quatrain

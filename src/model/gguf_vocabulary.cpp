@@ -122,23 +122,29 @@ std::optional<GgufVocabulary> find_vocabulary(const PipelineTokenizer& tokenizer
 
 }  // namespace
 
-void write_gguf_vocabulary(const Tokenizer& tokenizer, int64_t vocabulary_size, GgufWriter& writer) {
-  const auto* pipeline = dynamic_cast<const PipelineTokenizer*>(&tokenizer);
-  const auto vocabulary = pipeline == nullptr ? std::nullopt : find_vocabulary(*pipeline, vocabulary_size);
+void write_gguf_vocabulary(const ModelConfig& config, const Tokenizer* tokenizer, GgufWriter& writer) {
+  const auto set_id = [&](const char* key, int64_t id) {
+    if (id >= 0) writer.set_u32(fmt::format("tokenizer.ggml.{}", key), static_cast<uint32_t>(id));
+  };
+  const int64_t config_eos = config.eos.empty() ? -1 : config.eos.front();
+  set_id("bos_token_id", tokenizer == nullptr ? config.bos : tokenizer->bos());
+  set_id("eos_token_id",
+         tokenizer == nullptr || tokenizer->eos().empty() ? config_eos : tokenizer->eos().front());
+  set_id("padding_token_id", config.pad);
+  if (tokenizer == nullptr) return;
+  const auto* pipeline = dynamic_cast<const PipelineTokenizer*>(tokenizer);
+  const auto vocabulary = pipeline == nullptr ? std::nullopt : find_vocabulary(*pipeline, config.vocabulary);
   if (!vocabulary) {
     log_warn("GGUF has no name for how this tokenizer cuts text; the file is written without a vocabulary");
     return;
   }
+  set_id("unknown_token_id", vocabulary->unknown);
   writer.set_string("tokenizer.ggml.model", vocabulary->model);
   writer.set_string("tokenizer.ggml.pre", vocabulary->pre_tokenizer);
   writer.set_strings("tokenizer.ggml.tokens", vocabulary->tokens);
   if (!vocabulary->scores.empty()) writer.set_f32s("tokenizer.ggml.scores", vocabulary->scores);
   writer.set_i32s("tokenizer.ggml.token_type", vocabulary->types);
   if (!vocabulary->merges.empty()) writer.set_strings("tokenizer.ggml.merges", vocabulary->merges);
-  for (const auto& [key, id] : {std::pair{"bos_token_id", vocabulary->bos},
-                                {"eos_token_id", vocabulary->eos},
-                                {"unknown_token_id", vocabulary->unknown}})
-    if (id >= 0) writer.set_u32(fmt::format("tokenizer.ggml.{}", key), static_cast<uint32_t>(id));
   writer.set_bool("tokenizer.ggml.add_bos_token", *vocabulary->add_bos);
   writer.set_bool("tokenizer.ggml.add_eos_token", *vocabulary->add_eos);
   if (vocabulary->add_space_prefix)
