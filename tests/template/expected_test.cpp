@@ -31,8 +31,9 @@ void check(const OrderedJson& expected, std::string_view source, const OrderedJs
   const auto jinja_error = expected["error"].get<std::string>();
   EXPECT_NE(error, "") << "rendered " << output << " where jinja2 fails with " << jinja_error;
   EXPECT_TRUE(error.starts_with("t:")) << error;
-  if (expected["raised"].get<bool>())
+  if (expected["raised"].get<bool>()) {
     EXPECT_NE(error.find(jinja_error), std::string::npos) << error << " lacks " << jinja_error;
+  }
 }
 
 TEST(Expected, Language) {

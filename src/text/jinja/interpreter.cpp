@@ -165,7 +165,7 @@ Flow Interpreter::execute(const If& node, const ScopePtr& scope) {
 }
 
 Flow Interpreter::execute(const For& node, const ScopePtr& scope) {
-  std::vector<Value> items = items_of(evaluate(*node.iterable, scope), budget_);
+  const Value iterable = evaluate(*node.iterable, scope);
   Loop::Filter filter;
   if (node.filter) {
     filter = [this, &node, scope](const Value& item) {
@@ -174,7 +174,7 @@ Flow Interpreter::execute(const For& node, const ScopePtr& scope) {
       return truthy(evaluate(*node.filter, test_scope));
     };
   }
-  const auto loop = std::make_shared<Loop>(std::move(items), std::move(filter));
+  const auto loop = std::make_shared<Loop>(iterable, std::move(filter), budget_);
   ScopePtr body_scope = inner(scope);
   bool otherwise = true;
   while (const auto item = loop->next()) {

@@ -28,7 +28,7 @@ void append_string(std::string_view text, bool ensure_ascii, std::string& out) {
     if (named != std::string_view::npos) {
       out += '\\';
       out += kNames[named];
-    } else if (point.value < 0x20 || (ensure_ascii && point.value >= 0x7F && point.value != 0x7F)) {
+    } else if (point.value < 0x20 || (ensure_ascii && point.value >= 0x7F)) {
       append_escape(out, point.value);
     } else {
       out += text.substr(i, point.size);

@@ -84,6 +84,12 @@ Steps steps_of(const Value& start_value, const Value& stop_value, const Value& s
 
 }  // namespace
 
+Value attribute_alone(const Value& value, std::string_view name, Budget& budget) {
+  budget.step();
+  require_defined(value);
+  return python_attribute(value, name).value_or(missing_attribute(value, name));
+}
+
 Value attribute_of(const Value& value, std::string_view name, Budget& budget) {
   budget.step();
   require_defined(value);
@@ -114,7 +120,7 @@ Value item_of(const Value& value, const Value& index, Budget& budget) {
 
 Value slice_of(const Value& value, const Value& start, const Value& stop, const Value& step, Budget& budget) {
   require_defined(value);
-  if (!indexable(value)) return undefined_because(fmt::format("{} has no slices", described(value)));
+  require(indexable(value), "'{}' object cannot be sliced", type_name(value));
   const Steps steps = steps_of(start, stop, step, length_of(value, budget));
   const auto index = [&](int64_t i) { return static_cast<size_t>(steps.start + i * steps.step); };
   if (const Text* text = value.text()) {

@@ -7,18 +7,17 @@
 
 namespace quatrain::jinja {
 
-Loop::Loop(std::vector<Value> items, Filter filter)
-    : items_(std::move(items)),
+Loop::Loop(const Value& iterable, Filter filter, Budget& budget)
+    : items_(shared_items_of(iterable, budget)),
       filter_(std::move(filter)),
-      depth_(1),
+      depth_(1 + depth_of(iterable)),
       last_changed_(std::make_shared<std::optional<std::vector<Value>>>()) {
-  for (const Value& item : items_) depth_ = std::max(depth_, 1 + depth_of(item));
   require(depth_ <= kMaxValueDepth, "a value is nested deeper than {} levels", kMaxValueDepth);
 }
 
 std::optional<Value> Loop::pull() {
-  while (position_ < items_.size()) {
-    const Value& item = items_[position_++];
+  while (position_ < items_->size()) {
+    const Value& item = (*items_)[position_++];
     if (!filter_ || filter_(item)) return item;
   }
   return std::nullopt;
@@ -42,12 +41,12 @@ int64_t Loop::length() {
   if (filter_) {  // read the rest up, so that it is judged once
     std::vector<Value> rest;
     while (auto item = pull()) rest.push_back(*item);
-    items_ = std::move(rest);
+    items_ = std::make_shared<const std::vector<Value>>(std::move(rest));
     position_ = 0;
     filter_ = nullptr;
-    length_ = static_cast<int64_t>(items_.size()) + index0_ + 1 + (ahead_ ? 1 : 0);
+    length_ = static_cast<int64_t>(items_->size()) + index0_ + 1 + (ahead_ ? 1 : 0);
   } else {
-    length_ = static_cast<int64_t>(items_.size());
+    length_ = static_cast<int64_t>(items_->size());
   }
   return *length_;
 }

@@ -15,7 +15,7 @@ namespace quatrain::jinja {
 class Loop : public Object {
  public:
   using Filter = std::function<bool(const Value&)>;
-  Loop(std::vector<Value> items, Filter filter);
+  Loop(const Value& iterable, Filter filter, Budget& budget);
 
   std::string_view type_name() const override { return "LoopContext"; }
   int depth() const override { return depth_; }
@@ -31,7 +31,7 @@ class Loop : public Object {
   Value cycle_function() const;
   Value changed_function() const;
 
-  std::vector<Value> items_;
+  std::shared_ptr<const std::vector<Value>> items_;
   Filter filter_;
   int depth_;
   size_t position_ = 0;

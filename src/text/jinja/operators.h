@@ -14,6 +14,8 @@ bool compare(Comparison::Op op, const Value& left, const Value& right, Budget& b
 Value item_of(const Value& value, const Value& index, Budget& budget);
 /// value.name: an attribute (a method, a field of an object), else an item of that name, else undefined.
 Value attribute_of(const Value& value, std::string_view name, Budget& budget);
+/// value|attr(name): an attribute, never an item.
+Value attribute_alone(const Value& value, std::string_view name, Budget& budget);
 /// value[start:stop:step]; None leaves a part out.
 Value slice_of(const Value& value, const Value& start, const Value& stop, const Value& step, Budget& budget);
 

@@ -98,13 +98,9 @@ Value groupby(const Value& value, const Arguments& arguments, Budget& budget) {
   return make_sequence(std::move(groups), budget);
 }
 
-// An attribute only, never an item: templates use it to reach methods.
 Value attr(const Value& value, const Arguments& arguments, Budget& budget) {
   const auto [name] = bind("attr", arguments, "name");
-  const std::string& attribute = text_argument("attr", "name", required("attr", "name", name));
-  require(value.dict() == nullptr || value.dict()->find(attribute) == nullptr,
-          "attr: '{}' is an item, not an attribute: use ['{}']", attribute, attribute);
-  return attribute_of(value, attribute, budget);
+  return attribute_alone(value, text_argument("attr", "name", required("attr", "name", name)), budget);
 }
 
 constexpr FilterEntry kFilters[] = {

@@ -60,6 +60,9 @@ bool divisibleby(const Value& value, const Arguments& arguments, Budget& budget)
 bool sameas(const Value& value, const Arguments& arguments, Budget& budget) {
   const auto [other] = bind("sameas", arguments, "other");
   required("sameas", "other", other);
+  // Identity for containers; equal scalars of one type count as the same object.
+  if (value.sequence() != nullptr) return value.sequence() == other->sequence();
+  if (value.dict() != nullptr) return value.dict() == other->dict();
   return value.data().index() == other->data().index() && equal(value, *other, budget);
 }
 

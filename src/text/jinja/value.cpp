@@ -389,6 +389,13 @@ std::vector<Value> items_of(const Value& value, Budget& budget) {
   return items;
 }
 
+std::shared_ptr<const std::vector<Value>> shared_items_of(const Value& value, Budget& budget) {
+  if (const Sequence* sequence = value.sequence();
+      sequence != nullptr && sequence->kind != Sequence::Kind::Generator)
+    return {std::get<SequencePtr>(value.data()), &sequence->items};
+  return std::make_shared<const std::vector<Value>>(items_of(value, budget));
+}
+
 int64_t length_of(const Value& value, Budget& budget) {
   if (value.undefined()) return 0;
   if (const Text* text = value.text()) {

@@ -144,6 +144,8 @@ std::optional<int> order(const Value& left, const Value& right, Budget& budget, 
 bool contains(const Value& container, const Value& item, Budget& budget);
 /// What a for loop would visit; reads a generator up.
 std::vector<Value> items_of(const Value& value, Budget& budget);
+/// As items_of, without a copy where the value is a list.
+std::shared_ptr<const std::vector<Value>> shared_items_of(const Value& value, Budget& budget);
 /// len(); an error for what has none.
 int64_t length_of(const Value& value, Budget& budget);
 
