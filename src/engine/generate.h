@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
@@ -26,7 +28,8 @@ struct Generation {
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
-/// Appends `prompt` to `sequence` and generates. `on_text` receives text that is final (whole UTF-8
+/// Appends `prompt` to `sequence` and generates. Afterwards the sequence holds the prompt and every token but
+/// the last one, whose successor nobody asked for. `on_text` receives text that is final (whole UTF-8
 /// characters, no beginning of a stop string); returning false cancels.
 Generation generate(Engine& engine, const Tokenizer& tokenizer, int64_t sequence,
                     std::span<const int32_t> prompt, const GenerateOptions& options,
