@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/error.h"
@@ -31,6 +32,7 @@ struct Scratch {
   AlignedBuffer<uint8_t> codes;
   AlignedBuffer<float> scale;
   AlignedBuffer<int32_t> negative_zero;
+  std::vector<int64_t> starts;
 };
 
 // The kernels' view of the activations: scale and -zero for every finest group, and codes moved only
@@ -72,8 +74,17 @@ NibbleTokens view_of(const PackedNibbleMatrix& matrix, const QuantizedActivation
 
 // Tokens of one work item: their codes stay in the second-level cache while panels pass.
 constexpr int64_t kTokensOfItem = 128;
-// Bytes of one work item at small batches: long enough to stream, short enough to share out evenly.
-constexpr int64_t kBytesOfItem = 64 << 10;
+constexpr int64_t kTokensOfTile = 8;
+// Weight bytes of one work item, times tiles of tokens: a preempted thread holds up no more than this.
+constexpr int64_t kLargestItem = 512 << 10;
+
+// Cuts panels into items that shrink towards the end: long enough to stream and to be worth claiming, yet the
+// threads finish together. Fills `starts` with the first panel of each, and the end.
+void cut_panels(int64_t panels, int64_t largest, int threads, std::vector<int64_t>& starts) {
+  starts.assign(1, 0);
+  for (int64_t first = 0; first < panels; starts.push_back(first))
+    first += std::clamp<int64_t>((panels - first) / (2 * threads), 1, largest);
+}
 
 void run(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool& pool,
          const NibbleResults& out) {
@@ -90,15 +101,15 @@ void run(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool&
   const NibbleKernel kernel = kernel_of(active_isa());
 
   const int64_t panel_bytes = matrix.bytes() / panels.panels;
-  const int64_t item_panels =
-      view.tokens > 8 ? 1
-                      : std::clamp<int64_t>(kBytesOfItem / panel_bytes, 1,
-                                            std::max<int64_t>(1, panels.panels / (4 * pool.threads())));
-  const int64_t panel_items = (panels.panels + item_panels - 1) / item_panels;
+  const int64_t tiles = (std::min(view.tokens, kTokensOfItem) + kTokensOfTile - 1) / kTokensOfTile;
+  cut_panels(panels.panels, std::max<int64_t>(1, kLargestItem / (panel_bytes * tiles)), pool.threads(),
+             scratch.starts);
+  const auto& starts = scratch.starts;
+  const auto panel_items = static_cast<int64_t>(starts.size()) - 1;
   const int64_t token_items = (view.tokens + kTokensOfItem - 1) / kTokensOfItem;
   pool.parallel_for(panel_items * token_items, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t panel = item % panel_items * item_panels;
+      const int64_t panel_item = item % panel_items;
       const int64_t token = item / panel_items * kTokensOfItem;
       const NibbleTokens part{std::min(kTokensOfItem, view.tokens - token), view.codes + token * view.stride,
                               view.stride, view.scale + token * panels.groups,
@@ -106,7 +117,7 @@ void run(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool&
       const NibbleResults part_out{
           out.y != nullptr ? out.y + token * out.stride : nullptr, out.stride,
           out.sums != nullptr ? out.sums + token * panels.rows * panels.groups : nullptr};
-      kernel(panels, part, panel, std::min(panel + item_panels, panels.panels), part_out);
+      kernel(panels, part, starts[panel_item], starts[panel_item + 1], part_out);
     }
   });
 }

@@ -12,11 +12,11 @@ namespace {
 void expect_hadamard(const std::vector<int8_t>& h, int64_t n) {
   ASSERT_EQ(static_cast<int64_t>(h.size()), n * n);
   for (int64_t j = 0; j < n; ++j) ASSERT_EQ(h[j], 1) << "first row, column " << j;
+  for (const int8_t entry : h) ASSERT_TRUE(entry == 1 || entry == -1);
   for (int64_t i = 0; i < n; ++i)
     for (int64_t k = i; k < n; ++k) {
       int64_t dot = 0;
       for (int64_t j = 0; j < n; ++j) {
-        ASSERT_EQ(h[i * n + j] * h[i * n + j], 1);
         dot += h[i * n + j] * h[k * n + j];
       }
       ASSERT_EQ(dot, i == k ? n : 0) << "rows " << i << " and " << k;
