@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/half.h"
 #include "base/progress.h"
 #include "base/rng.h"
+#include "base/sha256.h"
 #include "base/thread_pool.h"
 #include "checkpoint/safetensors_writer.h"
 #include "model/stored_layout.h"
@@ -36,18 +40,103 @@ float next_value(SplitMix64& random) {
   return (static_cast<float>(sum) - 2.0f * 65535.0f) * kScale;
 }
 
+std::string type_of(const std::string& dtype) {
+  if (dtype == "float32") return "F32";
+  if (dtype == "float16") return "F16";
+  if (dtype == "bfloat16") return "BF16";
+  fail("dtype \"{}\" is not one of float32, float16, bfloat16", dtype);
+}
+
+size_t bytes_of(const std::string& dtype) {
+  return dtype == "float32" ? 4 : 2;
+}
+
+ModelConfig with_dtype(ModelConfig config, const std::string& dtype) {
+  type_of(dtype);
+  config.dtype = dtype;
+  // Gemma's embedding scale is rounded to the type of the weights; reading the JSON back does it.
+  Json json = config.to_json();
+  json.erase("embedding_scale");
+  return ModelConfig::from_json(json, "synthetic model");
+}
+
 struct Distribution {
   float mean = 0, deviation = 0;
 };
 
-Distribution distribution_of(const ModelConfig& config, const StoredTensor& tensor) {
-  if (tensor.norm) return {1 - config.norm_offset, 0};
-  if (tensor.shape.size() == 1) return {0, 0.02f};
-  const float width = 1 / std::sqrt(static_cast<float>(tensor.shape.back()));
-  const bool residual = tensor.parts[0].find("o_proj") != std::string::npos ||
-                        tensor.parts[0].find("down_proj") != std::string::npos;
+Distribution distribution_of(const ModelConfig& config, const std::string& name,
+                             const std::vector<int64_t>& shape) {
+  if (name.ends_with("norm.weight")) return {1 - config.norm_offset, 0};
+  if (shape.size() == 1) return {0, 0.02f};
+  const float width = 1 / std::sqrt(static_cast<float>(shape.back()));
+  const bool residual = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
   return {0, residual ? width / std::sqrt(2 * static_cast<float>(config.layers)) : width};
 }
+
+int64_t elements_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::map<std::string, std::vector<int64_t>, std::less<>> canonical_shapes(const ModelConfig& config) {
+  std::map<std::string, std::vector<int64_t>, std::less<>> shapes;
+  for (const PlainShape& tensor : plain_tensors_of_model(config)) shapes[tensor.name] = tensor.shape;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (const PlainShape& tensor : plain_tensors_of_layer(config, layer)) shapes[tensor.name] = tensor.shape;
+    for (const LinearShape& linear : linears_of_layer(config, layer)) {
+      shapes[linear.name + ".weight"] = {linear.out, linear.in};
+      if (linear.bias) shapes[linear.name + ".bias"] = {linear.out};
+    }
+  }
+  return shapes;
+}
+
+float round_to(float value, const std::string& dtype) {
+  if (dtype == "float16") return fp16_to_float(float_to_fp16(value));
+  return dtype == "bfloat16" ? bf16_to_float(float_to_bf16(value)) : value;
+}
+
+class SyntheticCheckpoint : public Checkpoint {
+ public:
+  SyntheticCheckpoint(const ModelConfig& config, const SynthOptions& options)
+      : options_(options), shapes_(canonical_shapes(config)) {
+    config_ = with_dtype(config, options.dtype);
+    path_ = fmt::format("synthetic {} model", config.architecture);
+  }
+
+  bool has(const std::string& name) const override { return shapes_.contains(name); }
+  std::vector<int64_t> shape(const std::string& name) const override {
+    const auto found = shapes_.find(name);
+    require(found != shapes_.end(), "{}: the model has no tensor {}", path_.string(), name);
+    return found->second;
+  }
+  std::vector<float> read(const std::string& name) const override {
+    return read_rows(name, 0, shape(name).front());
+  }
+  std::vector<float> read_rows(const std::string& name, int64_t begin, int64_t end) const override {
+    const std::vector<int64_t> dimensions = shape(name);
+    require(0 <= begin && begin <= end && end <= dimensions.front(), "{}: tensor {} has no rows [{}, {})",
+            path_.string(), name, begin, end);
+    const int64_t width = dimensions.size() < 2 ? 1 : dimensions.back();
+    std::vector<float> values(static_cast<size_t>((end - begin) * width));
+    synthetic_values(options_.seed, name, begin * width, values);
+    const Distribution distribution = distribution_of(config_, name, dimensions);
+    for (float& value : values)
+      value = round_to(distribution.mean + distribution.deviation * value, options_.dtype);
+    return values;
+  }
+  std::string stored_type(const std::string&) const override { return type_of(options_.dtype); }
+  uint64_t stored_bytes(const std::string& name) const override {
+    return static_cast<uint64_t>(elements_of(shape(name))) * bytes_of(options_.dtype);
+  }
+  std::string fingerprint() const override {
+    return sha256_hex(
+        fmt::format("synthetic {} {} {}", options_.seed, options_.dtype, config_.to_json().dump()));
+  }
+
+ private:
+  SynthOptions options_;
+  std::map<std::string, std::vector<int64_t>, std::less<>> shapes_;
+};
 
 void encode(std::span<const float> values, const std::string& dtype, std::byte* out) {
   for (const float value : values) {
@@ -76,13 +165,16 @@ void synthetic_values(uint64_t seed, std::string_view tensor, int64_t begin, std
   }
 }
 
-void synthesize(const ModelConfig& config, const fs::path& directory, const SynthOptions& options) {
-  ModelConfig written = config;
-  written.dtype = options.dtype;
-  const auto bytes = static_cast<int64_t>(options.dtype == "float32" ? 4 : 2);
-  const std::string type = options.dtype == "float32" ? "F32" : options.dtype == "float16" ? "F16" : "BF16";
+std::unique_ptr<Checkpoint> synthetic_checkpoint(const ModelConfig& config, const SynthOptions& options) {
+  return std::make_unique<SyntheticCheckpoint>(config, options);
+}
+
+void synthesize(const ModelConfig& shape, const fs::path& directory, const SynthOptions& options) {
+  const ModelConfig config = with_dtype(shape, options.dtype);
+  const auto bytes = static_cast<int64_t>(bytes_of(options.dtype));
   AtomicDirectory target(directory);
   const std::vector<StoredTensor> tensors = hub_layout(config);
+  const auto shapes = canonical_shapes(config);
   const auto total = static_cast<uint64_t>(parameter_count(config) * bytes);
   const uint64_t free = fs::space(target.path()).available;
   require(total <= free, "{}: the model needs {:.1f} GB, the disk has {:.1f} GB free", directory.string(),
@@ -91,12 +183,10 @@ void synthesize(const ModelConfig& config, const fs::path& directory, const Synt
   SafetensorsWriter writer(target.path(), SafetensorsWriter::balanced(total, options.shard_bytes));
   ThreadPool pool(options.threads);
   std::vector<std::byte> chunk;
-  Progress progress("tensors", static_cast<int64_t>(tensors.size()));
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const StoredTensor& tensor = tensors[i];
-    const Distribution distribution = distribution_of(config, tensor);
-    const int64_t elements = tensor.elements();
-    writer.begin(tensor.name, type, tensor.shape);
+  const auto write_part = [&](const std::string& name) {
+    const std::vector<int64_t>& dimensions = shapes.at(name);
+    const Distribution distribution = distribution_of(config, name, dimensions);
+    const int64_t elements = elements_of(dimensions);
     for (int64_t first = 0; first < elements; first += kChunkValues) {
       const int64_t count = std::min(kChunkValues, elements - first);
       chunk.resize(static_cast<size_t>(count * bytes));
@@ -105,18 +195,22 @@ void synthesize(const ModelConfig& config, const fs::path& directory, const Synt
         for (int64_t block = begin; block < end; ++block) {
           const int64_t at = block * kBlock;
           const std::span<float> part(values.data(), static_cast<size_t>(std::min(kBlock, count - at)));
-          synthetic_values(options.seed, tensor.name, first + at, part);
+          synthetic_values(options.seed, name, first + at, part);
           for (float& value : part) value = distribution.mean + distribution.deviation * value;
           encode(part, options.dtype, chunk.data() + at * bytes);
         }
       });
       writer.write(chunk);
     }
+  };
+  Progress progress("tensors", static_cast<int64_t>(tensors.size()));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    writer.begin(tensors[i].name, type_of(options.dtype), tensors[i].shape);
+    for (const std::string& part : tensors[i].parts) write_part(part);
     progress.update(static_cast<int64_t>(i + 1));
   }
   writer.finish();
-  // A rounded embedding scale follows the type of the weights.
-  write_file(target.path() / "config.json", written.to_json().dump(2) + "\n");
+  write_file(target.path() / "config.json", config.to_json().dump(2) + "\n");
   target.commit();
 }
 

@@ -62,6 +62,12 @@ TEST(Synth, EveryFamilyIsAnOrdinaryModel) {
     EXPECT_EQ(a->config(), config);
     EXPECT_EQ(a->read("model.layers.1.self_attn.k_proj.weight"),
               b->read("model.layers.1.self_attn.k_proj.weight"));
+    const auto unwritten = synthetic_checkpoint(config, {.seed = 5});
+    EXPECT_EQ(unwritten->config(), a->config());
+    for (int64_t layer = 0; layer < config.layers; ++layer)
+      for (const LinearShape& linear : linears_of_layer(config, layer))
+        EXPECT_EQ(unwritten->read(linear.name + ".weight"), a->read(linear.name + ".weight")) << linear.name;
+    EXPECT_NE(unwritten->fingerprint(), synthetic_checkpoint(config, {.seed = 6})->fingerprint());
     for (const float gain : a->read("model.norm.weight")) EXPECT_EQ(gain + config.norm_offset, 1);
     double squares = 0;
     const auto embedding = a->read("model.embed_tokens.weight");
