@@ -196,12 +196,12 @@ JSON = printed(
 TESTS = each("{% for v in "
              "[none, true, 0, 1, 2.5, 'a', '', [1], {'a': 1}, (1,), range(2), x, 'A'] %}{{ '1' if v is @ else '0' }}{% endfor %}",
              ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean", "true", "false",
-              "integer", "float", "callable", "lower", "upper", "escaped", "equalto 1", "eq(1)", "sameas true", "sameas none",
+              "integer", "float", "callable", "escaped", "equalto 1", "eq(1)", "sameas true", "sameas none",
               "in [1, 'a']", "not none", "ne 1", "not string"]) + printed(
     "3 is odd", "4 is even", "4 is odd", "9 is divisibleby 3", "9 is divisibleby(2)", "1 is lt 2", "1 is ge(1)", "2 is gt 1 and 1 is le 1",
     "'a' is in 'abc'", "3 is not in [1]", "'upper' is filter", "'nope' is filter", "'odd' is test", "1 is equalto 1.0", "x is not defined",
     "1 is lessthan 2", "1 is greaterthan 2", "'a' is odd", "1 is nope", "1 is defined is none", "not x is defined", "1 is eq 1 == true",
-    "1 + 1 is eq 2", "-1 is number", "range is callable", "d is sameas d", "d.Z is sameas d.Z", "d.a is sameas d.Z", "[] is sameas []", "1 is divisibleby 0", "none is none | string", "2 is eq(2) | string",
+    "1 + 1 is eq 2", "-1 is number", "range is callable", "'a' is lower", "'aB' is lower", "1 is lower", "'A1' is upper", "[] is upper", "'' is upper", "d is sameas d", "d.Z is sameas d.Z", "d.a is sameas d.Z", "[] is sameas []", "1 is divisibleby 0", "none is none | string", "2 is eq(2) | string",
 )
 
 STATEMENTS = [

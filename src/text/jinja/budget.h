@@ -17,7 +17,7 @@ inline constexpr int kMaxValueDepth = 400;
 /// of magnitude below each limit.
 class Budget {
  public:
-  static constexpr uint64_t kMaxSteps = 50'000'000;         // nodes evaluated, items visited
+  static constexpr uint64_t kMaxSteps = 20'000'000;         // nodes evaluated, items visited
   static constexpr uint64_t kMaxBytes = uint64_t{1} << 31;  // all values ever created
   static constexpr size_t kMaxTextBytes = size_t{1} << 26;  // one string
   static constexpr int kMaxDepth = 900;                     // nested evaluations: the C++ stack

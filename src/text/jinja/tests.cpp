@@ -63,6 +63,7 @@ bool sameas(const Value& value, const Arguments& arguments, Budget& budget) {
   // Identity for containers; equal scalars of one type count as the same object.
   if (value.sequence() != nullptr) return value.sequence() == other->sequence();
   if (value.dict() != nullptr) return value.dict() == other->dict();
+  if (value.undefined()) return false;  // each mention makes a new one
   return value.data().index() == other->data().index() && equal(value, *other, budget);
 }
 

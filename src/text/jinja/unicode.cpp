@@ -1,20 +1,14 @@
 #include "text/jinja/unicode.h"
 
-#include <locale.h>
-#include <wctype.h>
+#include <utf8proc.h>
 
 #include <algorithm>
-
-#include "base/error.h"
 
 namespace quatrain::jinja {
 namespace {
 
-// The C library's Unicode tables, whatever locale the program runs in.
-locale_t unicode_locale() {
-  static const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-  require(locale != nullptr, "the C.UTF-8 locale is missing: install the C library's locale files");
-  return locale;
+utf8proc_category_t category(char32_t code) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code));
 }
 
 bool continuation(std::string_view text, size_t position) {
@@ -86,33 +80,37 @@ bool is_space(char32_t code) {
 }
 
 bool is_digit(char32_t code) {
-  return code < 0x80 ? code >= '0' && code <= '9'
-                     : iswdigit_l(static_cast<wint_t>(code), unicode_locale()) != 0;
+  return code < 0x80 ? code >= '0' && code <= '9' : category(code) == UTF8PROC_CATEGORY_ND;
 }
 
 bool is_alpha(char32_t code) {
   if (code < 0x80) return (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z');
-  return iswalpha_l(static_cast<wint_t>(code), unicode_locale()) != 0;
+  return category(code) >= UTF8PROC_CATEGORY_LU && category(code) <= UTF8PROC_CATEGORY_LO;
 }
 
 bool is_upper(char32_t code) {
-  return code < 0x80 ? code >= 'A' && code <= 'Z'
-                     : iswupper_l(static_cast<wint_t>(code), unicode_locale()) != 0;
+  return code < 0x80 ? code >= 'A' && code <= 'Z' : category(code) == UTF8PROC_CATEGORY_LU;
 }
 
 bool is_lower(char32_t code) {
-  return code < 0x80 ? code >= 'a' && code <= 'z'
-                     : iswlower_l(static_cast<wint_t>(code), unicode_locale()) != 0;
+  return code < 0x80 ? code >= 'a' && code <= 'z' : category(code) == UTF8PROC_CATEGORY_LL;
 }
 
 bool is_printable(char32_t code) {
-  if (code < 0x7F) return code >= 0x20;
-  // Python prints neither separators nor format characters; the C library's table counts some of them in.
-  if (is_space(code) || code == 0xAD || (code >= 0x200B && code <= 0x200F) ||
-      (code >= 0x202A && code <= 0x202E) || (code >= 0x2060 && code <= 0x206F) || code == 0xFEFF ||
-      (code >= 0xE000 && code <= 0xF8FF) || (code >= 0xD800 && code <= 0xDFFF) || code >= 0xE0000)
-    return false;
-  return iswprint_l(static_cast<wint_t>(code), unicode_locale()) != 0;
+  if (code < 0x80) return code >= 0x20 && code != 0x7F;
+  switch (category(code)) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+      return false;
+    default:
+      return true;
+  }
 }
 
 std::string to_upper(std::string_view text) {
@@ -126,8 +124,8 @@ std::string to_upper(std::string_view text) {
     } else if (point.value == 0xDF) {
       out += "SS";
     } else {
-      append_code_point(
-          out, static_cast<char32_t>(towupper_l(static_cast<wint_t>(point.value), unicode_locale())));
+      append_code_point(out,
+                        static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(point.value))));
     }
   }
   return out;
@@ -142,8 +140,8 @@ std::string to_lower(std::string_view text) {
     if (point.value < 0x80) {
       out += static_cast<char>(is_upper(point.value) ? point.value + 32 : point.value);
     } else {
-      append_code_point(
-          out, static_cast<char32_t>(towlower_l(static_cast<wint_t>(point.value), unicode_locale())));
+      append_code_point(out,
+                        static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(point.value))));
     }
   }
   return out;

@@ -31,7 +31,7 @@ bool is_upper(char32_t code);
 bool is_lower(char32_t code);
 /// Whether repr() shows the character itself.
 bool is_printable(char32_t code);
-/// Simple case mapping, with the one common expansion: upper-case sharp s is "SS".
+/// Simple case mapping (tables of utf8proc), with the one common expansion: upper-case sharp s is "SS".
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
 
