@@ -38,12 +38,12 @@ std::string_view half_type(const ModelConfig& config) {
 
 class Quantizer {
  public:
-  Quantizer(const fs::path& model, const Recipe& recipe, const fs::path& output,
+  Quantizer(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
             const QuantizeOptions& options)
       : recipe_(recipe),
         output_(output),
         options_(options),
-        checkpoint_(open_checkpoint(model)),
+        checkpoint_(std::move(checkpoint)),
         config_(checkpoint_->config()),
         plan_(plan_quantization(config_, recipe)),
         pool_(options.threads) {}
@@ -186,7 +186,12 @@ class Quantizer {
 
 Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& output,
               const QuantizeOptions& options) {
-  return Quantizer(model, recipe, output, options).run();
+  return quantize(open_checkpoint(model), recipe, output, options);
+}
+
+Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
+              const QuantizeOptions& options) {
+  return Quantizer(std::move(checkpoint), recipe, output, options).run();
 }
 
 }  // namespace quatrain

@@ -1,10 +1,12 @@
 // Quantising a checkpoint into an artifact, one layer resident at a time.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "model/checkpoint.h"
 #include "quant/recipe.h"
 
 namespace quatrain {
@@ -20,6 +22,9 @@ struct QuantizeOptions {
 /// of Y linear layers"), relative weight error, residual blocks and time of every linear, notes (groups that
 /// did not divide), sizes, and the source's fingerprint.
 Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& output,
+              const QuantizeOptions& options);
+/// The same for a model that is open already, or that is no file at all (synthetic_checkpoint).
+Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
               const QuantizeOptions& options);
 
 }  // namespace quatrain

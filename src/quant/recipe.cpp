@@ -52,10 +52,19 @@ struct Field {
   std::string path() const { return stage.empty() ? std::string(name) : fmt::format("{}.{}", stage, name); }
 };
 
+// A basic string on one line; the library's own writer picks forms that do not read back as the same text.
 std::string quoted(const std::string& text) {
-  std::ostringstream out;
-  out << toml::value<std::string>(text);
-  return out.str();
+  std::string out = "\"";
+  for (const char letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (letter == '"' || letter == '\\')
+      out += {'\\', letter};
+    else if (byte < 0x20 || byte == 0x7F)
+      out += fmt::format("\\u{:04x}", byte);
+    else
+      out += letter;
+  }
+  return out + "\"";
 }
 
 // `member` maps a recipe to the field's place: auto(Recipe&) -> T&, called on const recipes for reading too.
@@ -252,13 +261,21 @@ void insert_override(toml::table& table, const std::string& override_text) {
   const std::string name = dot == std::string::npos ? path : path.substr(dot + 1);
   require(stage.empty() || is_stage(stage), "--set {}: unknown stage \"{}\"; legal: {}", override_text, stage,
           legal_names(""));
+  const auto parsed_as = [&](const std::string& text) {
+    toml::table parsed = toml::parse("value = " + text);
+    if (parsed.size() != 1) throw toml::parse_error("more than a value", {}, nullptr);
+    return parsed;
+  };
   toml::table parsed;
   try {
-    parsed = toml::parse("value = " + value);
+    parsed = parsed_as(value);
   } catch (const toml::parse_error&) {
-    parsed.insert_or_assign("value", value);
+    try {
+      parsed = parsed_as(quoted(value));
+    } catch (const toml::parse_error&) {
+      fail("--set: the value of {} is neither TOML nor UTF-8 text", path);
+    }
   }
-  if (parsed.size() != 1) parsed = toml::table{{"value", value}};
   toml::table* target = &table;
   if (!stage.empty()) {
     table.insert(stage, toml::table{});

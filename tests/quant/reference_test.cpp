@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "support/models.h"
 #include "support/shared.h"
 
 namespace quatrain {
@@ -58,6 +59,30 @@ INSTANTIATE_TEST_SUITE_P(Reference, TinyModel,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// Log-probabilities of an independent FP32 forward; five decimals were kept there.
+TEST(Reference, SmolLM2LogProbabilities) {
+  const auto shared = shared_dir();
+  const auto file = smollm2();
+  if (!shared || !file) GTEST_SKIP();
+  const Json golden = read_json(*shared / "fixtures" / "smollm2" / "golden.json");
+  const auto model = ReferenceModel::load(*file);
+  const auto vocabulary = static_cast<size_t>(model->config().vocabulary);
+  for (const Json& sequence : golden["greedy"]) {
+    auto ids = sequence["prompt_ids"].get<std::vector<int32_t>>();
+    const size_t prompt = ids.size();
+    for (const Json& step : sequence["token_logprob_margin"]) ids.push_back(step[0].get<int32_t>());
+    const std::vector<float> logits = model->logits(ids);
+    for (size_t i = prompt; i < ids.size(); ++i) {
+      const std::span row(logits.data() + (i - 1) * vocabulary, vocabulary);
+      const Json& step = sequence["token_logprob_margin"][i - prompt];
+      EXPECT_NEAR(row[static_cast<size_t>(ids[i])] - log_sum_exp(row), step[1].get<double>(), 2e-3);
+      if (step[2].get<double>() > 4e-3) {  // twice the tolerance: the choice is certain
+        EXPECT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), ids[i]);
+      }
+    }
+  }
+}
 
 TEST(Reference, RefusesTokensOutsideTheVocabulary) {
   const auto shared = shared_dir();
