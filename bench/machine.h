@@ -18,11 +18,6 @@ double seconds(const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 /// Reads every byte of data[0, size) once with all threads, in chunks that are shared out in turn.
 void read_all(const uint8_t* data, int64_t size, ThreadPool& pool);
 

@@ -1,8 +1,9 @@
 // The linear layers of a model shape as one pass, against what the machine can stream and multiply:
 //   nibble_matmul_bench [--shape smollm2|llama-1b|large] [--isa NAME] [--threads N] [--rounds N] [--group N]
-//                       [--tokens M,M,...] [--residual P,P,...] [--weight-group N]
-// Every round measures the streaming read (of as many bytes as a pass reads) and the dot-product peak beside
-// the passes; shares are medians of a round's own ratio, since the speed of a shared machine drifts.
+//                       [--weight-group N] [--tokens M,M,...] [--residual P,P,...] [--quantile Q]
+// Every product is timed beside a streaming read of as many bytes, the dot-product peak once a round. A pass
+// is the sum over its layers of the median (or --quantile) of all timings of that shape, so that a busy
+// machine disturbs few of them.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -33,6 +34,7 @@ struct Options {
   int rounds = 7;
   int64_t group = 64;
   int64_t weight_group = 0;
+  double quantile = 0.5;
   std::vector<int64_t> tokens = {1, 2, 4, 8, 16, 64, 512};
   std::vector<int64_t> residual = {0, 10, 100};  // per cent of the blocks
 };
@@ -90,19 +92,38 @@ NibblePlanes random_planes(const Linear& linear, const Options& options, int64_t
   return planes;
 }
 
-struct Row {
-  std::vector<double> time, read_share, peak_share;
+struct Shape {
+  Linear linear;
+  int count = 0;
+  int64_t bytes = 0;
 };
+
+struct Timings {
+  std::vector<double> product, read;
+};
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
 
 void run(const Options& options, int64_t residual, ThreadPool& pool) {
   SplitMix64 random(1);
-  const std::vector<Linear> linears = linears_of(options.shape);
   std::vector<std::unique_ptr<ops::NibbleMatrix>> matrices;
+  std::vector<size_t> shape_of;  // of every matrix
+  std::vector<Shape> shapes;
   int64_t bytes = 0, weights = 0;
   double pack_time = 0;
-  for (const Linear& linear : linears) {
+  for (const Linear& linear : linears_of(options.shape)) {
     const NibblePlanes planes = random_planes(linear, options, residual, random);
     pack_time += seconds([&] { matrices.push_back(ops::pack_nibble_matrix(planes, options.group, pool)); });
+    size_t shape = 0;
+    while (shape < shapes.size() &&
+           (shapes[shape].linear.rows != linear.rows || shapes[shape].linear.columns != linear.columns))
+      ++shape;
+    if (shape == shapes.size()) shapes.push_back({linear, 0, matrices.back()->bytes()});
+    ++shapes[shape].count;
+    shape_of.push_back(shape);
     bytes += matrices.back()->bytes();
     weights += linear.rows * linear.columns;
   }
@@ -110,49 +131,68 @@ void run(const Options& options, int64_t residual, ThreadPool& pool) {
   std::memset(buffer.get(), 1, static_cast<size_t>(bytes));
 
   const int64_t most = *std::max_element(options.tokens.begin(), options.tokens.end());
-  std::vector<Row> rows(options.tokens.size());
-  std::vector<double> read_speed, peak_speed;
-  AlignedBuffer<float> input, output;
-  for (int round = 0; round <= options.rounds; ++round) {
-    const double read = seconds([&] { read_all(buffer.get(), bytes, pool); });
-    const double peak = dot_peak(pool);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const int64_t tokens = options.tokens[i];
-      double time = 0;
-      for (size_t l = 0; l < linears.size(); ++l) {
-        // activations lie in the cache as they do behind the layer before
-        input.resize(static_cast<size_t>(most * linears[l].columns));
-        if (round == 0)
-          for (size_t k = 0; k < input.size(); ++k) input[k] = static_cast<float>(k % 17) - 8.0f;
-        ops::QuantizedActivations x;
-        ops::quantize_activations(input.data(), tokens, linears[l].columns, linears[l].columns,
-                                  {8, options.group, false}, "bench", pool, x);
-        output.resize(static_cast<size_t>(most * linears[l].rows));
-        time += seconds([&] { ops::nibble_matmul(*matrices[l], x, pool, output.data(), linears[l].rows); });
-      }
-      if (round == 0) continue;  // warms pages and clocks
-      rows[i].time.push_back(time);
-      rows[i].read_share.push_back(read / time);
-      if (peak > 0) rows[i].peak_share.push_back(2.0 * static_cast<double>(weights * tokens) / time / peak);
+  std::vector<std::vector<ops::QuantizedActivations>> inputs(options.tokens.size());
+  int64_t most_rows = 0;
+  for (size_t i = 0; i < options.tokens.size(); ++i) {
+    inputs[i] = std::vector<ops::QuantizedActivations>(shapes.size());
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      const int64_t columns = shapes[s].linear.columns;
+      std::vector<float> x(static_cast<size_t>(options.tokens[i] * columns));
+      for (float& value : x) value = static_cast<float>(random.normal());
+      ops::quantize_activations(x.data(), options.tokens[i], columns, columns, {8, options.group, false},
+                                "bench", pool, inputs[i][s]);
+      most_rows = std::max(most_rows, shapes[s].linear.rows);
     }
-    if (round == 0) continue;
-    read_speed.push_back(static_cast<double>(bytes) / read);
-    peak_speed.push_back(peak);
+  }
+  AlignedBuffer<float> output(static_cast<size_t>(most * most_rows));
+  std::fill(output.data(), output.data() + output.size(), 0.0f);
+
+  std::vector<std::vector<Timings>> timings(options.tokens.size(), std::vector<Timings>(shapes.size()));
+  std::vector<double> peaks;
+  for (int round = 0; round <= options.rounds; ++round) {
+    const double peak = dot_peak(pool);
+    if (round > 0) peaks.push_back(peak);  // round 0 warms pages and clocks
+    for (size_t i = 0; i < options.tokens.size(); ++i) {
+      int64_t at = 0;
+      for (size_t l = 0; l < matrices.size(); ++l) {
+        const size_t s = shape_of[l];
+        const int64_t size = matrices[l]->bytes() / 64 * 64;
+        const double read = seconds([&] { read_all(buffer.get() + at, size, pool); });
+        at += size;
+        const double product = seconds([&] {
+          ops::nibble_matmul(*matrices[l], inputs[i][s], pool, output.data(), shapes[s].linear.rows);
+        });
+        if (round == 0) continue;
+        timings[i][s].read.push_back(read);
+        timings[i][s].product.push_back(product);
+      }
+    }
   }
 
+  const double peak = quantile(peaks, 1 - options.quantile);
   fmt::print(
-      "{}: residual {} %, {:.1f} MB a pass ({:.2f} bits a weight), packed in {:.2f} s; read {:.1f} GB/s, dot "
-      "peak {:.0f} GOP/s\n",
+      "{}: residual {} %, {:.1f} MB a pass ({:.2f} bits a weight), packed in {:.2f} s, dot peak {:.0f} "
+      "GOP/s\n",
       options.shape, residual, static_cast<double>(bytes) / 1e6,
-      8.0 * static_cast<double>(bytes) / static_cast<double>(weights), pack_time, median(read_speed) / 1e9,
-      median(peak_speed) / 1e9);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const double time = median(rows[i].time);
-    fmt::print("  M {:4}: {:9.3f} ms, {:6.1f} GB/s, {:5.1f} % of read, {:6.0f} GOP/s, {:5.1f} % of peak\n",
-               options.tokens[i], time * 1e3, static_cast<double>(bytes) / time / 1e9,
-               100 * median(rows[i].read_share),
-               2e-9 * static_cast<double>(weights * options.tokens[i]) / time,
-               rows[i].peak_share.empty() ? 0.0 : 100 * median(rows[i].peak_share));
+      8.0 * static_cast<double>(bytes) / static_cast<double>(weights), pack_time, peak / 1e9);
+  for (size_t i = 0; i < options.tokens.size(); ++i) {
+    double product = 0, read = 0;
+    std::string by_shape;
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      const double one = quantile(timings[i][s].product, options.quantile);
+      product += shapes[s].count * one;
+      read += shapes[s].count * quantile(timings[i][s].read, options.quantile);
+      const double operations = 2.0 * static_cast<double>(shapes[s].linear.rows * shapes[s].linear.columns);
+      by_shape += fmt::format(" {}x{} {:.0f} us", shapes[s].linear.rows, shapes[s].linear.columns, one * 1e6);
+      if (peak > 0)
+        by_shape += fmt::format(" ({:.0f} %)",
+                                100 * operations * static_cast<double>(options.tokens[i]) / one / peak);
+    }
+    const double operations = 2.0 * static_cast<double>(weights * options.tokens[i]);
+    fmt::print(
+        "  M {:4}: {:8.3f} ms, {:5.1f} GB/s = {:5.1f} % of read, {:5.0f} GOP/s = {:4.1f} % of peak; {}\n",
+        options.tokens[i], product * 1e3, static_cast<double>(bytes) / product / 1e9, 100 * read / product,
+        operations / product / 1e9, peak > 0 ? 100 * operations / product / peak : 0.0, by_shape);
   }
 }
 
@@ -171,6 +211,8 @@ void main_of(int count, char** arguments) {
       options.rounds = std::stoi(value);
     else if (name == "--group")
       options.group = std::stoll(value);
+    else if (name == "--quantile")
+      options.quantile = std::stod(value);
     else if (name == "--weight-group")
       options.weight_group = std::stoll(value);
     else if (name == "--tokens")
@@ -181,8 +223,9 @@ void main_of(int count, char** arguments) {
       fail("{}: unknown option", name);
   }
   ThreadPool pool(options.threads);
-  fmt::print("isa {}, {} threads, activation groups of {}, medians of {} rounds\n",
-             ops::name_of(ops::active_isa()), pool.threads(), options.group, options.rounds);
+  fmt::print("isa {}, {} threads, activation groups of {}, quantile {} of {} rounds\n",
+             ops::name_of(ops::active_isa()), pool.threads(), options.group, options.quantile,
+             options.rounds);
   for (const int64_t residual : options.residual) run(options, residual, pool);
 }
 

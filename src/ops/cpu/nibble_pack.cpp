@@ -98,12 +98,15 @@ class PanelPacker {
     for (int64_t u = 0; u < view_.units; ++u) {
       const int64_t steps = u + 1 < view_.units ? view_.steps : view_.last_steps;
       std::array<int32_t, kPanelRows> sum{};
+      const int halves = (flags[u] & 1) + (flags[u] >> 1);
+      uint8_t* lo = residual;
       for (int half = 0; half < 2; ++half) {
         pack_hi(panel, u, half, steps, dense + half * kHalfBytes, sum.data() + half * kHalfRows);
         if ((flags[u] >> half & 1) == 0) continue;
-        pack_lo(panel, u, half, steps, residual, sum.data() + half * kHalfRows);
-        residual += steps * kHalfBytes;
+        pack_lo(panel, u, half, steps, lo, halves * kHalfBytes, sum.data() + half * kHalfRows);
+        lo += kHalfBytes;
       }
+      residual += halves * steps * kHalfBytes;
       dense += steps * kStepBytes;
       const int64_t at = (panel * view_.groups + u / view_.units_per_group) * kPanelRows;
       for (int r = 0; r < kPanelRows; ++r) {
@@ -133,7 +136,8 @@ class PanelPacker {
     }
   }
 
-  void pack_lo(int64_t panel, int64_t unit, int half, int64_t steps, uint8_t* to, int32_t* sum) const {
+  void pack_lo(int64_t panel, int64_t unit, int half, int64_t steps, uint8_t* to, int64_t step_bytes,
+               int32_t* sum) const {
     const int64_t block_column = unit * unit_columns_ / planes_.residual_block;
     const int64_t block = (2 * panel + half) * planes_.block_columns() + block_column;
     const auto& index = planes_.residual_index;
@@ -146,7 +150,7 @@ class PanelPacker {
       for (int64_t s = 0; s < steps; ++s) {
         const uint32_t word =
             nibbles(rows + r * row_bytes, first + s * kStepColumns, columns_of_step(unit, s));
-        store(to + s * kHalfBytes + 4 * r, spread(word & 0xFFFF) | spread(word >> 16) << 4);
+        store(to + s * step_bytes + 4 * r, spread(word & 0xFFFF) | spread(word >> 16) << 4);
         sum[r] += sum_of_nibbles(word);
       }
   }

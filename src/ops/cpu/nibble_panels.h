@@ -5,7 +5,7 @@
 // start to its end, since a stream with gaps defeats the prefetcher:
 //   dense     panel, unit, 8-column step, half: 64 bytes, byte 4 r + j = hi[r, j] << 4 | hi[r, 4 + j] & 15,
 //             so that x & 0xF0 and (x << 4) & 0xF0 are 16 hi as signed bytes for columns 0..3 and 4..7;
-//   residual  panel, unit, half (present ones only), step: 64 bytes, byte 4 r + j = lo[r, j] | lo[r, 4 + j]
+//   residual  panel, unit, step, half (present ones only): 64 bytes, byte 4 r + j = lo[r, j] | lo[r, 4 + j]
 //   << 4; sums      panel, group: S of 32 rows; a group is the finest of weight and activation group; scales
 //   panel, weight group: FP16 of 32 rows.
 //
@@ -49,6 +49,26 @@ struct NibblePanels {
 
   int64_t total_steps() const { return (units - 1) * steps + last_steps; }
 };
+
+/// The residual of one unit: where the lo nibbles of each half begin, and the bytes from step to step. A half
+/// without them reads the same 64 zeros at every step.
+struct NibbleResidual {
+  const uint8_t* lo[2];
+  int64_t advance[2];
+};
+
+alignas(64) inline constexpr uint8_t kNoResidual[kHalfBytes] = {};
+
+/// The residual of a unit with these flags, at `residual`, which moves on to the next unit's.
+inline __attribute__((always_inline)) NibbleResidual residual_of_unit(const uint8_t*& residual, int flags,
+                                                                      int64_t steps) {
+  const int64_t first = flags & 1, both = first + (flags >> 1);
+  NibbleResidual unit{
+      {first ? residual : kNoResidual, flags & 2 ? residual + first * kHalfBytes : kNoResidual},
+      {first * both * kHalfBytes, (flags >> 1) * both * kHalfBytes}};
+  residual += both * steps * kHalfBytes;
+  return unit;
+}
 
 /// Rows of codes whose columns lie as the units do, and scale and -zero of every (token, finest group).
 struct NibbleTokens {

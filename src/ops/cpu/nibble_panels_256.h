@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kQuarterRows = 8;
 constexpr int kQuarterBytes = 32;
-constexpr int64_t kPrefetch = 8192;  // bytes ahead: see nibble_panels_avx512vnni.cpp
+constexpr int64_t kPrefetch = 4096;  // bytes ahead: see nibble_panels_avx512vnni.cpp
 constexpr int kTokens = 4;           // 2 quarters x 4 tokens: 8 of the 16 registers accumulate
 
 inline __attribute__((always_inline)) __m256i broadcast(const uint8_t* codes) {
@@ -20,8 +20,6 @@ inline __attribute__((always_inline)) __m256i broadcast(const uint8_t* codes) {
   __builtin_memcpy(&word, codes, sizeof word);
   return _mm256_set1_epi32(word);
 }
-
-alignas(64) constexpr uint8_t kZeros[kHalfBytes] = {};
 
 // Halves that are computed together: both for one or two tokens; one after the other, group by group so that
 // the dense stream is still read once, for more tokens than the 16 registers hold.
@@ -87,18 +85,11 @@ inline __attribute__((always_inline)) Position add_group(__m256i (&acc)[T][2 * k
   const int64_t end = at.unit + w.units_per_group < w.units ? at.unit + w.units_per_group : w.units;
   for (; at.unit < end; ++at.unit) {
     const int64_t steps = at.unit + 1 < w.units ? w.steps : w.last_steps;
-    const uint8_t* lo[2] = {kZeros, kZeros};
-    int64_t advance[2] = {0, 0};
-    for (int half = 0; half < 2; ++half) {
-      if ((flags[at.unit] >> half & 1) == 0) continue;
-      lo[half] = at.residual;
-      advance[half] = kHalfBytes;
-      at.residual += steps * kHalfBytes;
-    }
+    const NibbleResidual lo = residual_of_unit(at.residual, flags[at.unit], steps);
     const uint8_t* dense = at.dense + first_half * kHalfBytes;
     if ((flags[at.unit] >> first_half & ((1 << kHalves<T>)-1)) != 0) {
-      add_steps<typename Dot::WeightsWithLo, T>(acc, dense, lo + first_half, advance + first_half, steps,
-                                                at.codes, stride);
+      add_steps<typename Dot::WeightsWithLo, T>(acc, dense, lo.lo + first_half, lo.advance + first_half,
+                                                steps, at.codes, stride);
     } else {
       add_steps<typename Dot::Weights, T>(acc, dense, nullptr, nullptr, steps, at.codes, stride);
     }

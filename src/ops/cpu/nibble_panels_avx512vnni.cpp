@@ -8,8 +8,8 @@ namespace quatrain::ops {
 namespace {
 
 // Bytes that the weights are prefetched ahead where they come from memory: a step takes tens of instructions,
-// so out-of-order execution alone looks only some 4 KB ahead.
-constexpr int64_t kPrefetch = 8192;
+// so out-of-order execution alone looks too short a way ahead. 4 KB was the best of 1 to 32 KB on a Zen 5.
+constexpr int64_t kPrefetch = 4096;
 
 constexpr int kTokens = 8;  // 16 accumulators, 4 weight operands, and room for broadcasts in 32 registers
 
@@ -71,15 +71,14 @@ inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint
   }
 }
 
-// As add_dense with lo nibbles; a half without them reads the same zeros (advance 0) at every step.
+// As add_dense with lo nibbles.
 template <int T, bool kFromMemory>
 inline __attribute__((always_inline)) void add_residual(Group<T>& group, const uint8_t* dense,
-                                                        const uint8_t* const (&lo)[2],
-                                                        const int64_t (&advance)[2], int64_t steps,
+                                                        const NibbleResidual& residual, int64_t steps,
                                                         const uint8_t* codes, int64_t stride) {
   constexpr int kSelect = 0xE4;  // mask ? x : l
   const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
-  const uint8_t* next[2] = {lo[0], lo[1]};
+  const uint8_t* next[2] = {residual.lo[0], residual.lo[1]};
   for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
     __m512i first[2], second[2];
 #pragma GCC unroll 2
@@ -88,9 +87,9 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
       const __m512i l = _mm512_load_si512(next[half]);
       if constexpr (kFromMemory) {
         prefetch(dense + half * kHalfBytes + kPrefetch);
-        prefetch(next[half] + advance[half] * (kPrefetch / kHalfBytes));
+        prefetch(next[half] + residual.advance[half] * (kPrefetch / kStepBytes));
       }
-      next[half] += advance[half];
+      next[half] += residual.advance[half];
       first[half] = _mm512_ternarylogic_epi32(x, l, high, kSelect);
       second[half] =
           _mm512_ternarylogic_epi32(_mm512_slli_epi16(x, 4), _mm512_srli_epi16(l, 4), high, kSelect);
@@ -98,8 +97,6 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
     add_step<T>(group, first, second, codes, stride);
   }
 }
-
-alignas(64) constexpr uint8_t kZeros[kHalfBytes] = {};
 
 // Starts a group at -z S, so that its sum ends as P - z S; at 0 where P alone is asked for.
 template <int T>
@@ -162,16 +159,8 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, int64_t p
         for (; u < end && flags[u] == 0; ++u) steps += u + 1 < w.units ? w.steps : w.last_steps;
         add_dense<T, kFromMemory>(group, dense, steps, codes, x.stride);
       } else {
-        const uint8_t* lo[2] = {kZeros, kZeros};
-        int64_t advance[2] = {0, 0};
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          if ((flags[u - 1] >> half & 1) == 0) continue;
-          lo[half] = residual;
-          advance[half] = kHalfBytes;
-          residual += steps * kHalfBytes;
-        }
-        add_residual<T, kFromMemory>(group, dense, lo, advance, steps, codes, x.stride);
+        const NibbleResidual lo = residual_of_unit(residual, flags[u - 1], steps);
+        add_residual<T, kFromMemory>(group, dense, lo, steps, codes, x.stride);
       }
       dense += steps * kStepBytes;
       codes += steps * kStepColumns;

@@ -8,13 +8,13 @@
 namespace quatrain::ops {
 namespace {
 
-// acc[r] += the products of one 64-byte vector (16 rows, 8 columns); residual may be null.
+// acc[r] += the products of one 64-byte vector (16 rows, 8 columns).
 void add_half_step(const uint8_t* dense, const uint8_t* residual, const uint8_t* codes, int32_t* acc) {
   for (int r = 0; r < kHalfRows; ++r) {
     int32_t sum = 0;
     for (int j = 0; j < 4; ++j) {
       const uint8_t x = dense[4 * r + j];
-      const uint8_t l = residual != nullptr ? residual[4 * r + j] : 0;
+      const uint8_t l = residual[4 * r + j];
       const auto first = static_cast<int8_t>((x & 0xF0) | (l & 0x0F));
       const auto second = static_cast<int8_t>(static_cast<uint8_t>(x << 4) | (l >> 4));
       sum += codes[j] * first + codes[4 + j] * second;
@@ -36,16 +36,11 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
     const int64_t last_unit = std::min((g + 1) * w.units_per_group, w.units);
     for (int64_t u = g * w.units_per_group; u < last_unit; ++u) {
       const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
-      const uint8_t* lo[2] = {nullptr, nullptr};
-      for (int half = 0; half < 2; ++half) {
-        if ((flags[u] >> half & 1) == 0) continue;
-        lo[half] = residual;
-        residual += steps * kHalfBytes;
-      }
+      const NibbleResidual lo = residual_of_unit(residual, flags[u], steps);
       for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns)
         for (int half = 0; half < 2; ++half)
-          add_half_step(dense + half * kHalfBytes, lo[half] != nullptr ? lo[half] + s * kHalfBytes : nullptr,
-                        codes, acc + half * kHalfRows);
+          add_half_step(dense + half * kHalfBytes, lo.lo[half] + s * lo.advance[half], codes,
+                        acc + half * kHalfRows);
     }
     if (out.sums != nullptr) {
       for (int64_t r = 0; r < rows; ++r)
