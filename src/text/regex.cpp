@@ -17,19 +17,38 @@ constexpr uint32_t kMatchLimit = 50'000'000;
 constexpr size_t kPatternLimit = 1 << 16;
 constexpr size_t kJitStack = 8 << 20;
 
-// PCRE2 counts U+180E as white space; Unicode and Oniguruma do not since Unicode 6.3.
-std::string with_unicode_space(std::string_view pattern) {
+// The same expression for PCRE2, where it reads one otherwise than Oniguruma, for which tokenizers write
+// them: PCRE2 counts U+180E as white space (Unicode has not since 6.3), and takes nested classes and && in a
+// class for characters.
+std::string for_pcre2(std::string_view pattern, const std::string& where) {
   std::string out;
+  bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
-    out += pattern[i];
-    if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
-    const char escaped = pattern[++i];
-    if (escaped == 's') {
-      out += "p{White_Space}";
-    } else if (escaped == 'S') {
-      out += "P{White_Space}";
+    const char c = pattern[i];
+    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '\\' && next != '\0') {
+      ++i;
+      out += next == 's' ? "\\p{White_Space}" : next == 'S' ? "\\P{White_Space}" : std::string{c, next};
+      continue;
+    }
+    out += c;
+    if (!in_class) {
+      in_class = c == '[';
+      // A bracket right after the opening one is a character of the class.
+      if (in_class && next == '^') out += pattern[++i];
+      if (in_class && i + 1 < pattern.size() && pattern[i + 1] == ']') out += pattern[++i];
+    } else if (c == ']') {
+      in_class = false;
+    } else if (c == '[' && next == ':') {  // [:alpha:]
+      const size_t end = pattern.find(":]", i);
+      require(end != std::string_view::npos, "{}: regular expression \"{}\": [: without :]", where,
+              pattern.substr(0, 200));
+      out += pattern.substr(i + 1, end + 1 - i);
+      i = end + 1;
     } else {
-      out += escaped;
+      require(c != '[' && !(c == '&' && next == '&'),
+              "{}: regular expression \"{}\": a class within a class is not supported", where,
+              pattern.substr(0, 200));
     }
   }
   return out;
@@ -79,7 +98,7 @@ Regex::Regex(std::string pattern, std::string where)
   size_t offset = 0;
   // Oniguruma, for which these patterns are written, lets ^ and $ match at line ends.
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
-  const std::string source = with_unicode_space(pattern_);
+  const std::string source = for_pcre2(pattern_, where_);
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(), options,
                                    &error, &offset, nullptr);
   require(code != nullptr, "{}: regular expression \"{}\" at byte {}: {}", where_, pattern_.substr(0, 200),

@@ -101,6 +101,20 @@ TEST(BadTokenizerJson, DocumentsThatAreNone) {
   expect_error([&] { load_tokenizer(empty.path()); }, "WordPiece");
 }
 
+TEST(BadTokenizerJson, ExpressionsThatPcre2ReadsOtherwise) {
+  for (const char* pattern : {"[a-z&&[^b]]", "[a[bc]]", "[[:alpha:"}) {
+    Json document = good();
+    document["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    SCOPED_TRACE(pattern);
+    expect_error([&] { load_json(document); }, "regular expression");
+  }
+  Json document = good();
+  document["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"Regex", R"([[:alpha:]]|[^]\[&])"}}}, {"behavior", "Isolated"}};
+  EXPECT_EQ(load_json(document)->encode("ab"), (std::vector<int32_t>{0, 1}));
+}
+
 TEST(BadTokenizerJson, ARegularExpressionThatExplodes) {
   Json document = good();
   document["pre_tokenizer"] = {
