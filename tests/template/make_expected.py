@@ -3,7 +3,8 @@
 
     python3 make_expected.py SHARED_DIR      (jinja2 3.1.6 wrote the files in the tree)
 
-templates.json.gz: every template under SHARED_DIR/data/templates on the conversations below.
+templates.json.gz: every template under SHARED_DIR/data/templates, and in the tokenizer_config.json files under
+SHARED_DIR/data/tokenizers, on the conversations of conversations.py.
 language.json.gz: the snippets of snippets.py.
 """
 
@@ -73,14 +74,22 @@ def write(name, data):
     print(f"{path}: {path.stat().st_size} bytes, {len(text)} unpacked")
 
 
+def templates(folder):
+    """(path inside the folder, text) of every template."""
+    for path in sorted(folder.glob("templates/*.jinja")):
+        yield path.relative_to(folder), path.read_text(encoding="utf-8")
+    for path in sorted(folder.glob("tokenizers/*/tokenizer_config.json")):
+        source = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+        if source is not None:
+            yield path.relative_to(folder), source
+
+
 def main():
-    folder = pathlib.Path(sys.argv[1]) / "data" / "templates"
     env = environment()
     cases = []
-    for path in sorted(folder.glob("*.jinja")):
-        source = path.read_text(encoding="utf-8")
+    for path, source in templates(pathlib.Path(sys.argv[1]) / "data"):
         for name, context in CONVERSATIONS.items():
-            cases.append({"template": path.name, "conversation": name, **result(env, source, context)})
+            cases.append({"template": str(path), "conversation": name, **result(env, source, context)})
     errors = sum("error" in case for case in cases)
     print(f"{len(cases)} renderings, {errors} of them errors")
     write("templates.json.gz", {"conversations": CONVERSATIONS, "cases": cases})

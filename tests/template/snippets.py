@@ -336,6 +336,18 @@ MACROS = [
     "{% macro m(items) %}{% for i in items %}{{ i if i is string else m(i) }}{% endfor %}{% endmacro %}{{ m(['a', ['b', ['c']]]) }}",
 ]
 
+# Short templates of models that are not among the files of the tests.
+SMOLLM2 = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n' }}"
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+MODELS = [
+    (SMOLLM2, {"messages": M["ms"][1:2], "add_generation_prompt": True}),
+    (SMOLLM2, {"messages": M["ms"], "add_generation_prompt": False}),
+]
+
 SNIPPETS = (
-    WHITESPACE + LITERALS + OPERATORS + ACCESS + UNDEFINED + STRING_METHODS + FILTERS + JSON + TESTS + STATEMENTS + MACROS
+    MODELS + WHITESPACE + LITERALS + OPERATORS + ACCESS + UNDEFINED + STRING_METHODS + FILTERS + JSON + TESTS + STATEMENTS + MACROS
 )

@@ -69,8 +69,8 @@ Value choose(const Value& value, const Arguments& arguments, Budget& budget) {
 
 // A list of (grouper, list) with the groups in the order of their keys.
 Value groupby(const Value& value, const Arguments& arguments, Budget& budget) {
-  const auto [attribute, fallback, case_sensitive] =
-      bind("groupby", arguments, "attribute", "default", "case_sensitive");
+  const auto slots = bind("groupby", arguments, "attribute", "default", "case_sensitive");
+  const auto &attribute = slots[0], &fallback = slots[1], &case_sensitive = slots[2];
   required("groupby", "attribute", attribute);
   const bool exact = case_sensitive && truthy(*case_sensitive);
   const auto field = [&](const Value& item) {

@@ -142,8 +142,8 @@ Value unique(const Value& value, const Arguments& arguments, Budget& budget) {
 
 template <bool Largest>
 Value extreme(const Value& value, const Arguments& arguments, Budget& budget) {
-  const auto [case_sensitive, attribute] =
-      bind(Largest ? "max" : "min", arguments, "case_sensitive", "attribute");
+  const auto slots = bind(Largest ? "max" : "min", arguments, "case_sensitive", "attribute");
+  const auto &case_sensitive = slots[0], &attribute = slots[1];
   const auto list = items_of(value, budget);
   if (list.empty()) return undefined_because("No aggregated item, sequence was empty.");
   const auto key = [&](const Value& item) {

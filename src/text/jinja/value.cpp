@@ -16,6 +16,8 @@ template <typename... Cases>
 struct Overload : Cases... {
   using Cases::operator()...;
 };
+template <typename... Cases>
+Overload(Cases...) -> Overload<Cases...>;
 
 // A text under which Python's equal keys are equal: 1, 1.0 and True are one key.
 std::string hash_key(const Value& key, Budget& budget) {
