@@ -44,27 +44,26 @@ void one_stage(float* x, int64_t size, int64_t d) {
     }
 }
 
-// scratch[j] = sum over i of matrix[i, j] x[i], vectors of `inner` values: four outputs a pass over the
-// inputs.
-template <typename V>
+// scratch[j] = sum over i of matrix[i, j] x[i] for `inner`-wide rows, four outputs by W registers at a time:
+// 4 W independent chains, to cover the latency of the additions.
+template <typename V, int W>
 void multiply_base(const HadamardRowArguments& h, const float* x) {
-  for (int64_t k = 0; k < h.inner; k += V::kLanes)
+  for (int64_t k = 0; k < h.inner; k += W * V::kLanes)
     for (int64_t j = 0; j < h.base; j += 4) {  // 4 divides every base order above 1
-      auto a = V::set1(0), b = a, c = a, e = a;
-      const float* column = h.matrix + j;
-      const float* value = x + k;
-      for (int64_t i = 0; i < h.base; ++i, column += h.base, value += h.inner) {
-        const auto v = V::load(value);
-        a = V::fma(V::set1(column[0]), v, a);
-        b = V::fma(V::set1(column[1]), v, b);
-        c = V::fma(V::set1(column[2]), v, c);
-        e = V::fma(V::set1(column[3]), v, e);
+      typename V::Register sum[4][W];
+      for (int r = 0; r < 4; ++r)
+        for (int c = 0; c < W; ++c) sum[r][c] = V::set1(0);
+      for (int64_t i = 0; i < h.base; ++i) {
+        const float* column = h.matrix + i * h.base + j;
+#pragma GCC unroll 2
+        for (int c = 0; c < W; ++c) {
+          const auto v = V::load(x + i * h.inner + k + c * V::kLanes);
+#pragma GCC unroll 4
+          for (int r = 0; r < 4; ++r) sum[r][c] = V::fma(V::set1(column[r]), v, sum[r][c]);
+        }
       }
-      float* to = h.scratch + j * h.inner + k;
-      V::store(to, a);
-      V::store(to + h.inner, b);
-      V::store(to + 2 * h.inner, c);
-      V::store(to + 3 * h.inner, e);
+      for (int r = 0; r < 4; ++r)
+        for (int c = 0; c < W; ++c) V::store(h.scratch + (j + r) * h.inner + k + c * V::kLanes, sum[r][c]);
     }
 }
 
@@ -80,7 +79,11 @@ void hadamard_row(const HadamardRowArguments& h, float* x) {
     for (; 4 * distance <= h.inner; distance *= 4) two_stages<V>(x, order, distance);
     if (2 * distance <= h.inner) one_stage<V>(x, order, distance);
     if (h.base == 1) continue;
-    multiply_base<V>(h, x);
+    if (h.inner > V::kLanes) {
+      multiply_base<V, 2>(h, x);
+    } else {
+      multiply_base<V, 1>(h, x);
+    }
     for (int64_t i = 0; i < order; i += V::kLanes) V::store(x + i, V::load(h.scratch + i));
   }
 }

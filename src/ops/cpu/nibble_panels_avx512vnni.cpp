@@ -146,8 +146,7 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, int64_t p
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = _mm512_setzero_ps();
 
-  int64_t scale_left = 0;
-  const uint16_t* scales = w.group_scale + panel * w.scale_groups * kPanelRows - kPanelRows;
+  int64_t scale_group = panel * w.scale_groups, scale_left = w.groups_per_scale;
   for (int64_t g = 0, u = 0; g < w.groups; ++g) {
     Group<T> group;
     start<T>(group, w, (panel * w.groups + g) * kPanelRows, x.negative_zero + token * w.groups + g,
@@ -179,11 +178,6 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, int64_t p
         }
       continue;
     }
-    if (scale_left == 0) {
-      scales += kPanelRows;
-      scale_left = w.groups_per_scale;
-    }
-    --scale_left;
     const float* scale = x.scale + token * w.groups + g;
     if (w.scale_groups == 0) {
 #pragma GCC unroll 8
@@ -194,6 +188,8 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, int64_t p
           total[t][half] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum_of<T>(group, t, half)), total[t][half]);
       }
     } else {
+      const uint16_t* scales = w.group_scale + scale_group * kPanelRows;
+      if (--scale_left == 0) ++scale_group, scale_left = w.groups_per_scale;
       const __m512 group_scale[2] = {
           _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales))),
           _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales + kHalfRows)))};
