@@ -5,16 +5,35 @@
 
 #include <memory>
 
+#include "base/error.h"
 #include "model/shape_file.h"
 #include "verb.h"
+#ifdef QUATRAIN_HAVE_TORCH
+#include "quant/pipeline.h"
+#endif
 
 namespace quatrain {
+namespace {
+
+#ifdef QUATRAIN_HAVE_TORCH
+void synthesize_artifact(const ModelConfig& config, const std::string& recipe, const std::string& output,
+                         const SynthOptions& options) {
+  quantize(synthetic_checkpoint(config, options), load_recipe(recipe), output, {.threads = options.threads});
+}
+#else
+void synthesize_artifact(const ModelConfig&, const std::string&, const std::string&, const SynthOptions&) {
+  fail("synth --recipe: this program was built without libtorch; build with -DQUATRAIN_TORCH=ON");
+}
+#endif
+
+}  // namespace
 
 void add_synth(CLI::App& app) {
   struct Options {
     CommonOptions common;
     SynthOptions synth;
-    std::string shape, output;
+    std::string shape, recipe, output;
+    bool bf16 = true;
   };
   auto options = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("synth", "Write a model of a given shape with random weights");
@@ -23,14 +42,21 @@ void add_synth(CLI::App& app) {
           "--shape", options->shape,
           "a published shape (llama3-8b, qwen3-30b-a3b, ...), or a config.json, params.json or MaxText .yml")
       ->required();
-  verb->add_flag("--bf16", "16-bit weights in BF16 (the default)");
+  CLI::Option* bf16 = verb->add_flag("--bf16", options->bf16, "a 16-bit model in BF16 (the default)");
+  verb->add_option("--recipe", options->recipe,
+                   "an artifact by this recipe instead, without the 16-bit model")
+      ->excludes(bf16);
   verb->add_option("--seed", options->synth.seed, "seed of the weights");
   verb->add_option("-o,--output", options->output, "the directory to write")->required();
   add_common(*verb, options->common);
   verb->callback([options] {
     options->synth.threads = options->common.threads;
     const ModelConfig config = find_shape(options->shape);
-    synthesize(config, options->output, options->synth);
+    if (options->recipe.empty()) {
+      synthesize(config, options->output, options->synth);
+    } else {
+      synthesize_artifact(config, options->recipe, options->output, options->synth);
+    }
     if (options->common.json)
       print_json({{"output", options->output}, {"parameters", parameter_count(config)}});
   });
