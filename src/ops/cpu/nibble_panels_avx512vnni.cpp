@@ -34,7 +34,7 @@ inline __attribute__((always_inline)) __m512i broadcast(const uint8_t* codes) {
 // of a product.
 template <int T>
 struct Group {
-  static constexpr int kChains = T <= 4 ? 2 : 1;
+  static constexpr int kChains = T <= 3 ? 2 : 1;
   __m512i acc[T][2][kChains];
 };
 
