@@ -17,7 +17,8 @@
 
 namespace quatrain::ops {
 
-/// A weight matrix repacked for the ISA in use. Immutable and thread-safe once built.
+/// A weight matrix repacked for the CPU kernels, one layout for every ISA. Immutable and thread-safe once
+/// built.
 class NibbleMatrix {
  public:
   virtual ~NibbleMatrix() = default;
