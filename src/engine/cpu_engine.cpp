@@ -39,6 +39,7 @@ class CpuEngine : public Engine {
   int64_t length(int64_t sequence) const override { return kv_.sequence(sequence).length; }
   void truncate(int64_t sequence, int64_t length) override { kv_.truncate(kv_.sequence(sequence), length); }
   int64_t pages_in_use() const override { return kv_.pages_in_use(); }
+  int64_t pages_in_all() const override { return kv_.pages_in_all(); }
 
   void forward(std::span<const BatchItem> batch, const LogitsSink& sink) override {
     check(batch);

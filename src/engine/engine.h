@@ -52,8 +52,10 @@ class Engine {
   virtual int64_t length(int64_t sequence) const = 0;
   /// Drops the tail so that `length` tokens remain.
   virtual void truncate(int64_t sequence, int64_t length) = 0;
-  /// KV pages in use and in all, for metrics and leak tests.
+  /// KV pages in use, for metrics and leak tests.
   virtual int64_t pages_in_use() const = 0;
+  /// KV pages that all sequences together may use: the limit, or what memory has room for now.
+  virtual int64_t pages_in_all() const = 0;
 
   /// Appends every item's tokens to its sequence and computes the logits that are asked for. A sequence's
   /// results do not depend on the other items nor on how its tokens were split into calls.

@@ -1,5 +1,6 @@
 #include "engine/kv_pool.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -75,6 +76,14 @@ std::byte* KvPool::take_page() {
   free_.pop_back();
   ++in_use_;
   return page;
+}
+
+int64_t KvPool::pages_in_all() const {
+  if (most_pages_ > 0) return most_pages_;
+  const size_t available = available_memory();
+  const size_t more = available > kMemoryReserve ? (available - kMemoryReserve) / page_bytes_ : 0;
+  // 2^32 pages are more than any memory holds: where the system does not say what it has, that is the limit.
+  return std::ssize(memory_) + static_cast<int64_t>(std::min(more, size_t{1} << 32));
 }
 
 void KvPool::reserve(KvSequence& sequence, int64_t length) {

@@ -35,6 +35,8 @@ class KvPool {
   void truncate(KvSequence& sequence, int64_t length);
 
   int64_t pages_in_use() const { return in_use_; }
+  /// The limit, or how many pages memory has room for now.
+  int64_t pages_in_all() const;
 
  private:
   std::byte* take_page();
