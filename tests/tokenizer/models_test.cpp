@@ -206,13 +206,13 @@ TEST(Llama3, ByRanksOfCl100k) {
   };
   for (const TextAndIds& entry : llama_cpp_cases(*shared, "llama-bpe")) compare(entry.text, entry.ids);
   const auto folder = *shared / "data/tokenizers/swift-transformers";
-  for (const Json& entry :
-       read_json(folder / "tokenizer_tests.json").at("pcuenq/Llama-3.2-1B-Instruct-tokenizer")) {
+  const Json tests = read_json(folder / "tokenizer_tests.json");
+  for (const Json& entry : tests.at("pcuenq/Llama-3.2-1B-Instruct-tokenizer")) {
     auto ids = entry.at("encoded").at("input_ids").get<Ids>();
     ids.erase(ids.begin());  // BOS, which the ranks do not have
     compare(entry.at("input").get<std::string>(), ids);
   }
-  EXPECT_GT(compared, 40);
+  EXPECT_GT(compared, 50);
 }
 
 // RoBERTa numbers GPT-2's tokens anew: with the same cuts, ids map one to one.
