@@ -3,6 +3,10 @@
 add_library(quatrain_flags INTERFACE)
 # Quantisers need IEEE arithmetic: identical FP32 input must give identical codes on every backend.
 target_compile_options(quatrain_flags INTERFACE -Wall -Wextra -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC 12 warns of overlaps inside its own std::string (bug 105651) and of "uninitialized" AVX-512 intrinsics (105593)
+  target_compile_options(quatrain_flags INTERFACE -Wno-restrict -Wno-uninitialized -Wno-maybe-uninitialized)
+endif()
 target_include_directories(quatrain_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 if(QUATRAIN_SANITIZE)
   target_compile_options(quatrain_flags INTERFACE
