@@ -10,6 +10,23 @@
 namespace quatrain {
 namespace {
 
+bool names_dtype(const Json& json) {
+  const Json* text = json_field(json, "text_config");
+  for (const Json* part : {&json, text})
+    for (const char* key : {"dtype", "torch_dtype"})
+      if (part != nullptr && json_field(*part, key) != nullptr) return true;
+  return false;
+}
+
+// The type of the weights, where the config does not say: the embedding's.
+std::string dtype_of(const TensorSource& source) {
+  for (const TensorInfo& tensor : source.tensors()) {
+    if (!tensor.name.ends_with("embed_tokens.weight")) continue;
+    return tensor.type == "BF16" ? "bfloat16" : tensor.type == "F16" ? "float16" : "float32";
+  }
+  return "float32";
+}
+
 std::unique_ptr<Checkpoint> open_hub(const fs::path& directory) {
   const fs::path config_file = directory / "config.json";
   const std::string where = config_file.string();
@@ -29,6 +46,10 @@ std::unique_ptr<Checkpoint> open_hub(const fs::path& directory) {
   }
   ModelConfig config = ModelConfig::from_json(json, where);
   std::unique_ptr<TensorSource> source = open_safetensors(directory);
+  if (!names_dtype(json)) {
+    json["dtype"] = dtype_of(*source);
+    config = ModelConfig::from_json(json, where);
+  }
   const WeightNamer namer = hub_namer(*source, config);
   return std::make_unique<SlicedCheckpoint>(directory, std::move(config), std::move(source), namer, false);
 }

@@ -69,9 +69,14 @@ const Architecture& read_architecture(const Json& json, std::string_view where) 
   require(row != nullptr, "{}: architecture \"{}\"{} is not supported; supported are {}", where,
           model_type.empty() ? class_name : model_type,
           class_name.empty() || model_type.empty() ? "" : " (" + class_name + ")", supported_architectures());
-  // A task head other than the causal language model (classification, reward) ends differently.
-  require(class_name.empty() || find_architecture_class(class_name) != nullptr ||
-              class_name == "Gemma3ForConditionalGeneration" || class_name.ends_with("Model"),
+  // A task head other than the causal language model (classification, reward) ends differently. The bare
+  // model (LlamaModel) is the name under which some files were saved.
+  const std::string_view causal = "ForCausalLM";
+  const bool bare =
+      class_name.ends_with("Model") &&
+      find_architecture_class(class_name.substr(0, class_name.size() - 5) + std::string(causal)) != nullptr;
+  require(class_name.empty() || bare || find_architecture_class(class_name) != nullptr ||
+              class_name == "Gemma3ForConditionalGeneration",
           "{}: model class \"{}\" is not supported; supported is {}", where, class_name, row->class_name);
   return *row;
 }

@@ -165,6 +165,17 @@ TEST(Checkpoint, BareNamesAndKnownExtras) {
   expect_same(*open_checkpoint(folder), tensors);
 }
 
+TEST(Checkpoint, WithoutADtypeTheWeightsTell) {
+  Json json = small_config("gemma3_text");
+  json.erase("torch_dtype");
+  json["hidden_size"] = 24;
+  const fs::path folder = fresh_folder("no-dtype");
+  write_hub(folder, json, random_tensors(ModelConfig::from_json(json, "test")));
+  const auto checkpoint = open_checkpoint(folder);
+  EXPECT_EQ(checkpoint->config().dtype, "float32");
+  EXPECT_EQ(checkpoint->config().embedding_scale, std::sqrt(24.0f));  // not rounded to BF16
+}
+
 TEST(Checkpoint, HeadBesideTiedEmbeddings) {
   Json json = small_config("llama");
   const TestTensors untied = random_tensors(ModelConfig::from_json(json, "test"));

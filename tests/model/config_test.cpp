@@ -178,6 +178,8 @@ TEST(Config, RefusesByName) {
   for (const char* type : {"gemma2", "gemma4", "gpt_oss", "glm4", "qwen3_5", "deepseek_v3", "mamba", ""})
     expect_refused(base_config(type), *type == 0 ? "architecture" : type);
   expect_refused(with("architectures", {"LlamaForSequenceClassification"}), "LlamaForSequenceClassification");
+  expect_refused(with("architectures", {"Qwen2ForRewardModel"}, "qwen2"), "Qwen2ForRewardModel");
+  EXPECT_EQ(error_of(with("architectures", {"LlamaModel"})), "");
   for (const char* rope : {"dynamic", "longrope", "su", "mrope", "proportional", "banana"})
     expect_refused(with("rope_scaling", {{"type", rope}, {"factor", 2}}),
                    rope == std::string("su") ? "longrope" : rope);
