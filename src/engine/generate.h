@@ -15,9 +15,9 @@ namespace quatrain {
 
 struct GenerateOptions {
   int64_t max_tokens = 512;
-  std::vector<std::string> stop;  // texts that end the reply and are not part of it
-  std::vector<int32_t> stop_ids;  // tokens that end it (the tokenizer's eos, unless ignore_eos)
-  SamplerOptions sampling;
+  std::vector<std::string> stop = {};  // texts that end the reply and are not part of it
+  std::vector<int32_t> stop_ids = {};  // tokens that end it (the tokenizer's eos, unless ignore_eos)
+  SamplerOptions sampling = {};
 };
 
 struct Generation {

@@ -147,9 +147,9 @@ LinearGroup::Part& LinearGroup::add_part(const std::string& name, const LinearPo
 void LinearGroup::add_planes(const std::string& name, const LinearPolicy& policy, const NibblePlanes& planes,
                              ThreadPool& pool) {
   if (policy.activation.bits == 16) return add_dense(name, policy, dense_of_planes(planes, pool));
+  Part& part = add_part(name, policy, planes.columns, planes.rows);
   try {
-    add_part(name, policy, planes.columns, planes.rows).nibbles =
-        ops::pack_nibble_matrix(planes, policy.activation.group, pool);
+    part.nibbles = ops::pack_nibble_matrix(planes, policy.activation.group, pool);
   } catch (const Error& error) {
     fail("{}: {}", name, error.what());
   }

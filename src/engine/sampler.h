@@ -17,7 +17,7 @@ struct SamplerOptions {
   float min_p = 0;
   float repetition_penalty = 1;
   float presence_penalty = 0, frequency_penalty = 0;
-  std::unordered_map<int32_t, float> logit_bias;
+  std::unordered_map<int32_t, float> logit_bias = {};
   uint64_t seed = 0;
 
   /// Throws with the field that is out of range.

@@ -1,0 +1,323 @@
+// The engine on models in memory: against the equations, and that a token's result follows from its sequence
+// alone.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "engine/cpu_engine.h"
+#include "models_for_tests.h"
+#include "naive_forward.h"
+
+namespace quatrain {
+namespace {
+
+using Logits = BatchItem::Logits;
+
+std::unique_ptr<Engine> engine_of(const MemoryCheckpoint& model,
+                                  const EngineOptions& options = {.threads = 2}) {
+  return make_cpu_engine(checkpoint_source(std::make_unique<MemoryCheckpoint>(model)), options);
+}
+
+// All logits of `ids`, fed in pieces of `piece` tokens.
+std::vector<float> run(Engine& engine, const std::vector<int32_t>& ids, int64_t piece) {
+  const int64_t sequence = engine.new_sequence();
+  std::vector<float> all;
+  for (int64_t first = 0; first < std::ssize(ids); first += piece) {
+    const int64_t count = std::min(piece, std::ssize(ids) - first);
+    const BatchItem item{sequence, {ids.data() + first, static_cast<size_t>(count)}, Logits::All};
+    engine.forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> row) {
+      all.insert(all.end(), row.begin(), row.end());
+    });
+  }
+  EXPECT_EQ(engine.length(sequence), std::ssize(ids));
+  engine.free_sequence(sequence);
+  EXPECT_EQ(engine.pages_in_use(), 0);
+  return all;
+}
+
+// |a - b| / |b| over all logits.
+double distance(const std::vector<float>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+TEST(Engine, ComputesTheEquations) {
+  for (const auto& [name, config] : test_architectures()) {
+    SCOPED_TRACE(name);
+    const MemoryCheckpoint model(config);
+    const auto ids = random_ids(90, config.vocabulary, 2);
+    // FP32 roundings, some hundred deep, each 6e-8 of a term: 1e-5 leaves room; a wrong term gives above
+    // 1e-2.
+    EXPECT_LT(distance(run(*engine_of(model), ids, 1000), naive_logits(model, {}, ids)), 1e-5);
+  }
+}
+
+TEST(Engine, ComputesTheEquationsOfArtifacts) {
+  for (const auto& [name, config] : test_architectures()) {
+    SCOPED_TRACE(name);
+    const MemoryCheckpoint model(config);
+    QuantizationConfig quantization = test_quantization();
+    quantization.linears["lm_head"] = quantization.defaults;
+    quantization.linears["lm_head"].activation = {.bits = 8, .group = 64, .symmetric = true};
+    quantization.lm_head_tied = config.tied_embeddings;
+    quantization.linears["model.layers.0.self_attn.k_proj"] = quantization.defaults;  // splits q, k, v
+    quantization.linears["model.layers.0.self_attn.k_proj"].activation = {
+        .bits = 8, .group = 0, .symmetric = false};
+    quantization.linears["model.layers.1.self_attn.o_proj"] = quantization.defaults;  // dequantised
+    quantization.linears["model.layers.1.self_attn.o_proj"].activation = {};
+    quantization.kv_layers[0].bits = 8;
+    quantization.kv_layers[0].group = config.head_dim / 2;
+    quantization.kv_layers[0].symmetric = true;
+    TemporaryFolder folder;
+    const MemoryCheckpoint seen = write_artifact(model, quantization, folder.path() / "artifact");
+    const auto ids = random_ids(90, config.vocabulary, 3);
+    const auto engine = Engine::load(folder.path() / "artifact", {.threads = 2});
+    const std::vector<float> logits = run(*engine, ids, 1000);
+    // A value at the border of two codes may round either way after FP32 sums of another order; one such step
+    // is about 1e-2 of a row, and rows are 90. Without the quantisers the distance is above 0.1.
+    EXPECT_LT(distance(logits, naive_logits(seen, quantization, ids)), 0.03);
+    EXPECT_GT(distance(logits, naive_logits(seen, {}, ids)), 0.1);
+  }
+}
+
+// Bit for bit: one call, token by token, odd pieces, small chunks, other threads.
+TEST(Engine, PiecesAndThreadsChangeNothing) {
+  for (const auto& [name, config] : test_architectures())
+    for (const bool quantized : {false, true}) {
+      SCOPED_TRACE(name + (quantized ? ", artifact" : ""));
+      const MemoryCheckpoint model(config);
+      TemporaryFolder folder;
+      if (quantized) {
+        QuantizationConfig quantization = test_quantization();
+        quantization.lm_head_tied = config.tied_embeddings;
+        write_artifact(model, quantization, folder.path() / "artifact");
+      }
+      const auto load = [&](const EngineOptions& options) {
+        return quantized ? Engine::load(folder.path() / "artifact", options) : engine_of(model, options);
+      };
+      const auto ids = random_ids(300, config.vocabulary, 4);
+      const auto expected = run(*load({.threads = 1}), ids, 300);
+      const auto engine = load({.threads = 3, .prefill_chunk = 37});
+      for (const int64_t piece : {1, 7, 64, 101, 300}) EXPECT_EQ(run(*engine, ids, piece), expected) << piece;
+    }
+}
+
+TEST(Engine, OtherSequencesChangeNothing) {
+  for (const auto& [name, config] : test_architectures()) {
+    SCOPED_TRACE(name);
+    const MemoryCheckpoint model(config);
+    TemporaryFolder folder;
+    QuantizationConfig quantization = test_quantization();
+    quantization.lm_head_tied = config.tied_embeddings;
+    write_artifact(model, quantization, folder.path() / "artifact");
+    const auto engine = Engine::load(folder.path() / "artifact", {.threads = 2, .prefill_chunk = 50});
+
+    std::vector<std::vector<int32_t>> ids;
+    std::vector<std::vector<float>> expected, found(5);
+    std::vector<int64_t> sequences;
+    for (size_t s = 0; s < 5; ++s) {
+      ids.push_back(random_ids(20 + 37 * static_cast<int64_t>(s), config.vocabulary, 5 + s));
+      expected.push_back(run(*engine, ids.back(), 1000));
+      sequences.push_back(engine->new_sequence());
+    }
+    for (size_t fed[5] = {}; true;) {  // every sequence at its own pace
+      std::vector<BatchItem> batch;
+      for (size_t s = 0; s < 5; ++s) {
+        const size_t count = std::min(1 + (7 * s + fed[s]) % 23, ids[s].size() - fed[s]);
+        batch.push_back({sequences[s], {ids[s].data() + fed[s], count}, Logits::All});
+        fed[s] += count;
+      }
+      int64_t last_item = 0;
+      engine->forward(batch, [&](int64_t item, int64_t, std::span<const float> row) {
+        EXPECT_GE(item, last_item);
+        last_item = item;
+        auto& logits = found[static_cast<size_t>(item)];
+        logits.insert(logits.end(), row.begin(), row.end());
+      });
+      if (std::ranges::all_of(batch, [](const BatchItem& item) { return item.tokens.empty(); })) break;
+    }
+    for (size_t s = 0; s < 5; ++s) EXPECT_EQ(found[s], expected[s]) << "sequence " << s;
+  }
+}
+
+TEST(Engine, GivesTheLogitsThatAreAskedFor) {
+  const MemoryCheckpoint model(small_config());
+  const auto engine = engine_of(model, {.threads = 1, .prefill_chunk = 8});
+  const auto ids = random_ids(20, 97, 9);
+  const auto expected = run(*engine, ids, 20);
+  const int64_t none = engine->new_sequence(), last = engine->new_sequence(), all = engine->new_sequence();
+  const std::vector<BatchItem> batch = {
+      {none, ids, Logits::None}, {last, ids, Logits::Last}, {all, ids, Logits::All}};
+  std::vector<std::pair<int64_t, int64_t>> calls;
+  engine->forward(batch, [&](int64_t item, int64_t token, std::span<const float> row) {
+    calls.emplace_back(item, token);
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), expected.begin() + token * 97));
+  });
+  ASSERT_EQ(calls.size(), 21u);
+  EXPECT_EQ(calls.front(), (std::pair<int64_t, int64_t>{1, 19}));
+  for (int64_t t = 0; t < 20; ++t)
+    EXPECT_EQ(calls[static_cast<size_t>(t + 1)], (std::pair<int64_t, int64_t>{2, t}));
+}
+
+TEST(Engine, TruncatedSequencesGoOnAsIfNothingHadFollowed) {
+  const MemoryCheckpoint model(small_config());
+  const auto engine = engine_of(model);
+  const auto ids = random_ids(200, 97, 10), detour = random_ids(150, 97, 11);
+  const auto expected = run(*engine, ids, 200);
+  const int64_t sequence = engine->new_sequence();
+  const auto feed = [&](std::span<const int32_t> tokens) {
+    std::vector<float> row;
+    const BatchItem item{sequence, tokens, Logits::Last};
+    engine->forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> logits) {
+      row.assign(logits.begin(), logits.end());
+    });
+    return row;
+  };
+  feed({ids.data(), 70});
+  feed(detour);
+  EXPECT_EQ(engine->pages_in_use(), 4);
+  engine->truncate(sequence, 70);
+  EXPECT_EQ(engine->pages_in_use(), 2);
+  EXPECT_EQ(engine->length(sequence), 70);
+  EXPECT_EQ(feed({ids.data() + 70, 130}), std::vector<float>(expected.end() - 97, expected.end()));
+  engine->truncate(sequence, 0);
+  EXPECT_EQ(engine->pages_in_use(), 0);
+  EXPECT_THROW(engine->truncate(sequence, 1), Error);
+}
+
+TEST(Engine, RefusesBadBatchesAndStaysAsItWas) {
+  const MemoryCheckpoint model(small_config());
+  const auto engine = engine_of(model, {.threads = 1, .context = 100, .kv_tokens = 128});
+  const auto ids = random_ids(101, 97, 12);
+  const int64_t first = engine->new_sequence(), second = engine->new_sequence();
+  const auto ignore = [](int64_t, int64_t, std::span<const float>) {};
+  const auto refuses = [&](std::vector<BatchItem> batch, std::string_view text) {
+    try {
+      engine->forward(batch, ignore);
+      ADD_FAILURE() << "accepted; wanted: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string_view(error.what()).find(text), std::string_view::npos) << error.what();
+    }
+  };
+  const std::span<const int32_t> all(ids);
+  const std::vector<int32_t> too_high = {5, 97}, negative = {-1};
+  refuses({{first, all, Logits::None}}, "exceed the context of 100");
+  refuses({{first, too_high, Logits::None}}, "token 97");
+  refuses({{first, negative, Logits::None}}, "token -1");
+  refuses({{first, all.first(2), Logits::None}, {first, all.first(2), Logits::None}}, "stands twice");
+  refuses({{77, all.first(2), Logits::None}}, "sequence 77 does not exist");
+  refuses({{first, all.first(90), Logits::None}, {second, all.first(10), Logits::None}}, "KV cache is full");
+  EXPECT_EQ(engine->pages_in_use(), 0);
+  EXPECT_EQ(engine->length(first), 0);
+  const BatchItem good{first, all.first(100), Logits::None};
+  engine->forward({&good, 1}, ignore);
+  EXPECT_EQ(engine->length(first), 100);
+  EXPECT_EQ(engine->pages_in_use(), 2);
+  refuses({{first, all.first(1), Logits::None}}, "exceed the context");
+  EXPECT_EQ(engine->length(first), 100);
+  engine->free_sequence(first);
+  EXPECT_THROW(engine->free_sequence(first), Error);
+  EXPECT_EQ(engine->pages_in_use(), 0);
+}
+
+TEST(Engine, NamesLayerAndTokenOfWhatIsNotFinite) {
+  for (const auto& [tensor, index, value, text] :
+       {std::tuple<std::string, size_t, float, std::string>{
+            "model.layers.1.mlp.down_proj.weight", 7, INFINITY,
+            "layer 1 MLP: the hidden state of the token at position 0"},
+        {"model.layers.0.self_attn.o_proj.weight", 0, NAN, "layer 0 attention"},
+        {"model.embed_tokens.weight", 5 * 64 + 3, INFINITY, "embedding"},
+        {"model.layers.1.self_attn.k_proj.weight", 0, NAN, "layer 1: a key or value of KV head 0"}}) {
+    MemoryCheckpoint model(small_config());
+    model.tensors()[tensor].values[index] = value;
+    const auto engine = engine_of(model);
+    const std::vector<int32_t> ids = {1, 2, 5, 8};
+    const int64_t sequence = engine->new_sequence();
+    const BatchItem item{sequence, ids, Logits::Last};
+    try {
+      engine->forward({&item, 1}, [](int64_t, int64_t, std::span<const float>) {});
+      ADD_FAILURE() << "no error for " << tensor;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(engine->length(sequence), 0);
+    EXPECT_EQ(engine->pages_in_use(), 0);
+  }
+}
+
+TEST(Engine, RefusesModelsThatDoNotFit) {
+  const auto refuses = [](const MemoryCheckpoint& model, std::string_view text,
+                          const EngineOptions& options = {}) {
+    try {
+      engine_of(model, options);
+      ADD_FAILURE() << "accepted; wanted: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string_view(error.what()).find(text), std::string_view::npos) << error.what();
+    }
+  };
+  const MemoryCheckpoint model(small_config());
+  for (const auto& [name, tensor] : model.tensors()) {
+    MemoryCheckpoint missing(small_config()), misshapen(small_config());
+    missing.tensors().erase(name);
+    refuses(missing, name + " is missing");
+    misshapen.tensors()[name].shape.front() += 1;
+    refuses(misshapen, "tensor " + name + " has shape");
+  }
+  refuses(model, "context: 513", {.context = 513});
+  refuses(model, "context: -1", {.context = -1});
+  refuses(model, "threads: 10000", {.threads = 10000});
+  refuses(model, "threads: -1", {.threads = -1});
+  refuses(model, "prefill chunk", {.prefill_chunk = 0});
+  refuses(model, "KV tokens", {.kv_tokens = -5});
+}
+
+TEST(Engine, RefusesArtifactPoliciesByName) {
+  const MemoryCheckpoint model(small_config());
+  const auto refuses = [&](const QuantizationConfig& quantization, std::string_view text) {
+    TemporaryFolder folder;
+    try {
+      write_artifact(model, quantization, folder.path() / "artifact");
+      Engine::load(folder.path() / "artifact");
+      ADD_FAILURE() << "accepted; wanted: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string_view(error.what()).find(text), std::string_view::npos) << error.what();
+    }
+  };
+  QuantizationConfig quantization = test_quantization();
+  quantization.defaults.input_transform.kind = "hadamard";
+  quantization.defaults.input_transform.order = 32;
+  refuses(quantization, "lm_head: a hadamard of order 32 does not fit 64 values");
+  quantization = test_quantization();
+  quantization.defaults.input_transform.kind = "wavelet";
+  refuses(quantization, "wavelet");
+  quantization = test_quantization();
+  quantization.kv.key_transform.kind = "wavelet";
+  refuses(quantization, "wavelet");
+  quantization = test_quantization();
+  quantization.kv.sink_tokens = 4;
+  refuses(quantization, "sink");
+}
+
+TEST(Engine, CountsTheWeightBytesOfAToken) {
+  const MemoryCheckpoint model(small_config());
+  const ModelConfig& config = model.config();
+  const int64_t linears = 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 96);
+  const int64_t bytes = engine_of(model)->weight_bytes_per_token();
+  // FP32; the head's 97 rows fill whole panels of at most 32.
+  EXPECT_GE(bytes, 4 * (linears + 97 * 64 + 64));
+  EXPECT_LE(bytes, 4 * (linears + 128 * 64 + 64));
+  EXPECT_EQ(config.hidden, 64);
+}
+
+}  // namespace
+}  // namespace quatrain
