@@ -20,7 +20,8 @@ constexpr int64_t kHeadChunk = 256;
 
 class TorchReference : public ReferenceModel {
  public:
-  TorchReference(const fs::path& model, int threads) : source_(open_weight_source(model)), path_(model) {
+  TorchReference(std::unique_ptr<WeightSource> source, std::string where, int threads)
+      : source_(std::move(source)), where_(std::move(where)) {
     at::set_num_threads(threads > 0 ? threads : available_cores());
     const c10::InferenceMode inference;
     embedding_ = source_->embedding();
@@ -34,12 +35,11 @@ class TorchReference : public ReferenceModel {
 
   std::vector<float> logits(std::span<const int32_t> ids) override {
     const c10::InferenceMode inference;
-    require(!ids.empty(), "{}: logits of an empty sequence were asked for", path_.string());
+    require(!ids.empty(), "{}: logits of an empty sequence were asked for", where_);
     torch::Tensor index = torch::empty({static_cast<int64_t>(ids.size())}, torch::kLong);
     for (size_t i = 0; i < ids.size(); ++i) {
       require(ids[i] >= 0 && ids[i] < config().vocabulary,
-              "{}: token id {} at position {} is outside [0, {})", path_.string(), ids[i], i,
-              config().vocabulary);
+              "{}: token id {} at position {} is outside [0, {})", where_, ids[i], i, config().vocabulary);
       index[static_cast<int64_t>(i)] = ids[i];
     }
     torch::Tensor hidden = embedding_.index_select(0, index) * config().embedding_scale;
@@ -58,7 +58,7 @@ class TorchReference : public ReferenceModel {
 
  private:
   std::unique_ptr<WeightSource> source_;
-  fs::path path_;
+  std::string where_;
   torch::Tensor embedding_, norm_;
   ReferenceLinear head_;
   std::vector<DecoderLayer> resident_;
@@ -67,7 +67,12 @@ class TorchReference : public ReferenceModel {
 }  // namespace
 
 std::unique_ptr<ReferenceModel> ReferenceModel::load(const fs::path& model, int threads) {
-  return std::make_unique<TorchReference>(model, threads);
+  return make_reference(open_weight_source(model), model.string(), threads);
+}
+
+std::unique_ptr<ReferenceModel> make_reference(std::unique_ptr<WeightSource> source, std::string where,
+                                               int threads) {
+  return std::make_unique<TorchReference>(std::move(source), std::move(where), threads);
 }
 
 }  // namespace quatrain

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "quant/reference.h"
 #include "quant/reference/weight_source.h"
 
 namespace quatrain {
@@ -57,5 +58,9 @@ class DecoderLayer {
 
 /// x / rms(x) * (weight + offset) over the last dimension.
 torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, const ModelConfig& config);
+
+/// The whole model over any source of weights; `where` begins error texts.
+std::unique_ptr<ReferenceModel> make_reference(std::unique_ptr<WeightSource> source, std::string where,
+                                               int threads = 0);
 
 }  // namespace quatrain
