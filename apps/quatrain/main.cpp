@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   add_detokenize(app);
   add_template(app);
   add_logits(app);
+  add_serve(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

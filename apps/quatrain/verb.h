@@ -36,5 +36,6 @@ void add_tokenize(CLI::App& app);
 void add_detokenize(CLI::App& app);
 void add_template(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_serve(CLI::App& app);
 
 }  // namespace quatrain

@@ -1,0 +1,98 @@
+#include "serve/request_fields.h"
+
+#include <cmath>
+#include <limits>
+
+#include "serve/api_error.h"
+
+namespace quatrain {
+namespace {
+
+std::optional<int64_t> whole_number(const Json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+    return static_cast<int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const auto number = value.get<double>();  // 16.0, as some clients write 16
+  if (number != std::floor(number) || std::fabs(number) > 1e15) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
+}  // namespace
+
+const Json* RequestFields::find(std::string_view name) const {
+  const auto found = object_.find(std::string(name));
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool RequestFields::boolean(std::string_view name, bool fallback) const {
+  const Json* value = find(name);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) fail_field(path(name), "{} is not true or false", path(name));
+  return value->get<bool>();
+}
+
+std::optional<int64_t> RequestFields::integer(std::string_view name, int64_t low, int64_t high) const {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  const auto number = whole_number(*value);
+  if (!number || *number < low || *number > high)
+    fail_field(path(name), "{} is not a whole number in [{}, {}]", path(name), low, high);
+  return number;
+}
+
+std::optional<double> RequestFields::number(std::string_view name, double low, double high) const {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  const double number = value->is_number() ? value->get<double>() : NAN;
+  if (!(number >= low && number <= high))
+    fail_field(path(name), "{} is not a number in [{}, {}]", path(name), low, high);
+  return number;
+}
+
+std::optional<std::string> RequestFields::text(std::string_view name) const {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_string()) fail_field(path(name), "{} is not a string", path(name));
+  return value->get<std::string>();
+}
+
+std::vector<std::string> RequestFields::texts(std::string_view name, size_t most) const {
+  const Json* value = find(name);
+  if (value == nullptr) return {};
+  if (value->is_string()) return {value->get<std::string>()};
+  if (!value->is_array() || value->size() > most)
+    fail_field(path(name), "{} is not a string or a list of at most {} strings", path(name), most);
+  std::vector<std::string> texts;
+  for (const Json& item : *value) {
+    if (!item.is_string()) fail_field(path(name), "{} holds something that is not a string", path(name));
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+std::vector<int32_t> RequestFields::ids(const Json& list, const std::string& path) {
+  if (!list.is_array()) fail_field(path, "{} is not a list of token ids", path);
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& item : list) {
+    const auto id = item.is_number_integer() ? whole_number(item) : std::nullopt;
+    if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max())
+      fail_field(path, "{}[{}] is not a token id", path, ids.size());
+    ids.push_back(static_cast<int32_t>(*id));
+  }
+  return ids;
+}
+
+void RequestFields::refuse(std::initializer_list<std::string_view> names) const {
+  for (const std::string_view name : names) {
+    const Json* value = find(name);
+    if (value != nullptr && *value != false && *value != Json::array())
+      fail_unsupported(path(name), "{} is not supported", path(name));
+  }
+}
+
+}  // namespace quatrain
