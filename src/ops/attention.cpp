@@ -23,6 +23,12 @@ struct Item {
   int64_t first_split, splits;  // kSplitPages pages each
 };
 
+// Reused by the calls of one thread, so that a decode step allocates nothing.
+AlignedBuffer<float>& thread_memory() {
+  static thread_local AlignedBuffer<float> memory;
+  return memory;
+}
+
 // Memory for the state of `rows` rows.
 int64_t state_size(const KvLayout& layout, int64_t rows) {
   return rows * (layout.padded_dim + 2);
@@ -93,7 +99,8 @@ class Attention {
   }
 
   // All splits of an item on one thread.
-  void run(const Item& item, AlignedBuffer<float>& memory) const {
+  void run(const Item& item) const {
+    AlignedBuffer<float>& memory = thread_memory();
     const int64_t scratch = (scratch_size(item) + 15) / 16 * 16, state = state_size(layout_, rows(item));
     memory.resize(static_cast<size_t>(scratch + 2 * state));
     const AttentionState total = cleared_state(layout_, rows(item), memory.data() + scratch);
@@ -107,8 +114,7 @@ class Attention {
   }
 
   // The splits of all items over all threads, then the merges: the same sums as run().
-  void run_split(const std::vector<Item>& items, ThreadPool& pool,
-                 std::vector<AlignedBuffer<float>>& memory) const {
+  void run_split(const std::vector<Item>& items, ThreadPool& pool) const {
     struct Part {
       size_t item;
       int64_t split;
@@ -121,20 +127,22 @@ class Attention {
         parts.push_back({i, split, total});
         total += state_size(layout_, rows(items[i]));
       }
-    AlignedBuffer<float> states(static_cast<size_t>(total));
-    pool.parallel_for(std::ssize(parts), 1, [&](int64_t begin, int64_t end, int thread) {
+    static thread_local AlignedBuffer<float> states;
+    states.resize(static_cast<size_t>(total));
+    float* first_state = states.data();  // the caller's buffer, for all threads
+    pool.parallel_for(std::ssize(parts), 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t p = begin; p < end; ++p) {
         const Part& part = parts[static_cast<size_t>(p)];
         const Item& item = items[part.item];
-        AlignedBuffer<float>& scratch = memory[static_cast<size_t>(thread)];
+        AlignedBuffer<float>& scratch = thread_memory();
         scratch.resize(static_cast<size_t>(scratch_size(item)));
-        attend(item, part.split, scratch.data(), cleared_state(layout_, rows(item), states.data() + part.at));
+        attend(item, part.split, scratch.data(), cleared_state(layout_, rows(item), first_state + part.at));
       }
     });
     AttentionState state;
     for (const Part& part : parts) {
       const Item& item = items[part.item];
-      float* at = states.data() + part.at;
+      float* at = first_state + part.at;
       const AttentionState here{at, at + rows(item), at + 2 * rows(item)};
       if (part.split == 0)
         state = here;
@@ -160,14 +168,12 @@ void attention(const KvLayout& layout, const AttentionShape& shape,
           "{} query heads do not share {} KV heads evenly", shape.heads, layout.kv_heads);
   const Attention work(layout, shape, sequences);
   const std::vector<Item> items = work.items();
-  std::vector<AlignedBuffer<float>> memory(static_cast<size_t>(pool.threads()));
   const bool several =
       std::any_of(items.begin(), items.end(), [](const Item& item) { return item.splits > 1; });
-  if (several && std::ssize(items) < 4 * pool.threads()) return work.run_split(items, pool, memory);
+  if (several && std::ssize(items) < 4 * pool.threads()) return work.run_split(items, pool);
   // Later blocks see more keys: they go first, so that the threads end together.
-  pool.parallel_for(std::ssize(items), 1, [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t i = begin; i < end; ++i)
-      work.run(items[items.size() - 1 - static_cast<size_t>(i)], memory[static_cast<size_t>(thread)]);
+  pool.parallel_for(std::ssize(items), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) work.run(items[items.size() - 1 - static_cast<size_t>(i)]);
   });
 }
 

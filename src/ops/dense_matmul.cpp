@@ -123,15 +123,16 @@ void dense_matmul(const DenseMatrix& weights, const float* x, int64_t tokens, in
   // Blocks of nearly equal numbers of tokens, each interleaved [columns][block tokens] for the broadcasts.
   const int64_t blocks = (tokens + kernel.tokens - 1) / kernel.tokens;
   const auto first_token = [&](int64_t block) { return block * tokens / blocks; };
-  AlignedBuffer<float> interleaved;
+  static thread_local AlignedBuffer<float> interleaved;  // reused: a fresh one costs its page faults
   const float* packed = x;
   if (tokens > 1) {
     interleaved.resize(static_cast<size_t>(tokens * columns));
-    packed = interleaved.data();
+    float* to = interleaved.data();
+    packed = to;
     pool.parallel_for(blocks, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t first = first_token(block), count = first_token(block + 1) - first;
-        float* out = interleaved.data() + first * columns;
+        float* out = to + first * columns;
         for (int64_t t = 0; t < count; ++t)
           for (int64_t k = 0; k < columns; ++k) out[k * count + t] = x[(first + t) * x_stride + k];
       }
