@@ -16,7 +16,7 @@ namespace quatrain {
 struct EngineOptions {
   int threads = 0;              // 0: the cores this process may use
   int64_t context = 0;          // longest sequence; 0: the model's limit
-  int64_t prefill_chunk = 256;  // tokens of one sequence that run through the layers together
+  int64_t prefill_chunk = 256;  // most tokens that run through the layers together
   int64_t kv_tokens = 0;  // tokens that all sequences together may hold; 0: grows as needed up to free memory
 };
 

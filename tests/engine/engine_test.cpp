@@ -237,6 +237,7 @@ TEST(Engine, NamesLayerAndTokenOfWhatIsNotFinite) {
             "layer 1 MLP: the hidden state of the token at position 0"},
         {"model.layers.0.self_attn.o_proj.weight", 0, NAN, "layer 0 attention"},
         {"model.embed_tokens.weight", 5 * 64 + 3, INFINITY, "embedding"},
+        {"model.layers.1.self_attn.q_proj.weight", 0, NAN, "layer 1 attention"},
         {"model.layers.1.self_attn.k_proj.weight", 0, NAN, "layer 1: a key or value of KV head 0"}}) {
     MemoryCheckpoint model(small_config());
     model.tensors()[tensor].values[index] = value;
@@ -306,6 +307,35 @@ TEST(Engine, RefusesArtifactPoliciesByName) {
   quantization = test_quantization();
   quantization.kv.sink_tokens = 4;
   refuses(quantization, "sink");
+}
+
+// An orthogonal transform of q and k leaves their products: without a KV quantiser nothing changes but
+// roundings.
+TEST(Engine, KeyTransformsLeaveTheScores) {
+  const MemoryCheckpoint model(small_config());
+  const auto ids = random_ids(80, 97, 13);
+  std::vector<float> plain;
+  std::vector<double> transformed;
+  for (const bool with : {false, true}) {
+    QuantizationConfig quantization = test_quantization();
+    quantization.defaults.activation = {};
+    quantization.linears["lm_head"] = quantization.defaults;
+    quantization.kv.bits = 16;
+    if (with) {
+      quantization.kv.key_transform.kind = "hadamard";
+      quantization.kv.key_transform.order = 16;
+      quantization.kv.key_transform.seed = 4;
+    }
+    TemporaryFolder folder;
+    write_artifact(model, quantization, folder.path() / "artifact");
+    const auto logits = run(*Engine::load(folder.path() / "artifact"), ids, 100);
+    if (with)
+      transformed.assign(logits.begin(), logits.end());
+    else
+      plain = logits;
+  }
+  EXPECT_LT(distance(plain, transformed), 1e-5);
+  EXPECT_GT(distance(plain, transformed), 0);
 }
 
 TEST(Engine, CountsTheWeightBytesOfAToken) {

@@ -110,6 +110,30 @@ TEST(LinearGroup, FusedLinearsGiveWhatEachGives) {
   }
 }
 
+TEST(LinearGroup, TransformsTheInputBeforeItIsQuantised) {
+  const ModelConfig config = small_config();
+  const MemoryCheckpoint model(config);
+  ThreadPool pool(2);
+  const std::vector<LinearShape> all = linears_of_layer(config, 0);
+  const auto group_with = [&](const Transform& transform) {
+    QuantizationConfig quantization = test_quantization();
+    quantization.defaults.input_transform = transform;
+    TemporaryFolder folder;
+    write_artifact(model, quantization, folder.path() / "artifact");
+    return LinearGroup(*artifact_source(folder.path() / "artifact"), std::span(all).first(3), pool);
+  };
+  const Transform transform = transform_of("grouped-offset-hadamard", 32, 5);
+  auto x = MemoryCheckpoint(config, 77).tensors()["model.embed_tokens.weight"].values;
+  const std::vector<float> before = x;
+  LinearScratch scratch;
+  std::vector<float> online(10 * 128), by_hand(10 * 128);
+  group_with(transform).run(x.data(), 10, 64, pool, scratch, online.data(), 128);
+  EXPECT_EQ(x, before);
+  make_transform(transform, 64, "site")->apply(x.data(), 10, 64);
+  group_with({}).run(x.data(), 10, 64, pool, scratch, by_hand.data(), 128);
+  EXPECT_EQ(online, by_hand);
+}
+
 TEST(Transform, AppliesTheHadamardMatrix) {
   for (const auto& [kind, order, offset] : {std::tuple<std::string, int64_t, bool>{"hadamard", 96, false},
                                             {"grouped-hadamard", 32, false},
