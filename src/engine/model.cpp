@@ -60,14 +60,8 @@ class Loader {
       model.embedding.emplace(shared);
     }
     if (model.head.outputs() > 0) return;
-    if (config_.tied_embeddings && !source_.quantized(head)) {
-      require(shared != nullptr,
-              "{}: the embedding is quantised and tied, but lm_head has neither planes of its own nor the "
-              "tied flag",
-              source_.where());
-      model.head.add_dense(head, source_.policy(head), shared);
-      return;
-    }
+    if (config_.tied_embeddings && shared && !source_.quantized(head))
+      return model.head.add_dense(head, source_.policy(head), shared);
     model.head = LinearGroup(source_, {&head_shape, 1}, pool_);
   }
 

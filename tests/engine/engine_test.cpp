@@ -90,6 +90,37 @@ TEST(Engine, ComputesTheEquationsOfArtifacts) {
   }
 }
 
+// Embedding and head, each in planes or not, tied or not: all read by their own names.
+TEST(Engine, ReadsEveryPairOfEmbeddingAndHead) {
+  for (const bool tied : {false, true})
+    for (const int embedding_bits : {8, 16})
+      for (const int head_bits : {8, 16}) {
+        ModelConfig config = small_config();
+        config.tied_embeddings = tied;
+        MemoryCheckpoint model(config);
+        QuantizationConfig quantization = test_quantization();
+        quantization.defaults.activation = {};
+        quantization.kv.bits = 16;
+        quantization.embedding_bits = embedding_bits;
+        quantization.lm_head_bits = head_bits;
+        quantization.lm_head_tied = tied && embedding_bits == head_bits;
+        quantization.linears["lm_head"] = quantization.defaults;
+        // A tied model whose head has other bits than its embedding stores the head beside it.
+        if (tied && !quantization.lm_head_tied)
+          model.tensors()["lm_head.weight"] = model.tensors()["model.embed_tokens.weight"];
+        TemporaryFolder folder;
+        MemoryCheckpoint seen = write_artifact(model, quantization, folder.path() / "artifact");
+        MemoryCheckpoint untied = seen;
+        if (!seen.tensors().contains("lm_head.weight"))
+          untied.tensors()["lm_head.weight"] = seen.tensors()["model.embed_tokens.weight"];
+        untied.untie();
+        const auto ids = random_ids(20, config.vocabulary, 14);
+        const auto logits = run(*Engine::load(folder.path() / "artifact"), ids, 20);
+        EXPECT_LT(distance(logits, naive_logits(untied, quantization, ids)), 1e-5)
+            << tied << " " << embedding_bits << " " << head_bits;
+      }
+}
+
 // Bit for bit: one call, token by token, odd pieces, small chunks, other threads.
 TEST(Engine, PiecesAndThreadsChangeNothing) {
   for (const auto& [name, config] : test_architectures())

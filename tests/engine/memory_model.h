@@ -29,6 +29,8 @@ class MemoryCheckpoint : public Checkpoint {
   std::map<std::string, Tensor>& tensors() { return tensors_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 
+  void untie() { config_.tied_embeddings = false; }
+
   bool has(const std::string& name) const override { return tensors_.contains(name); }
   std::vector<int64_t> shape(const std::string& name) const override { return tensors_.at(name).shape; }
   std::vector<float> read(const std::string& name) const override { return tensors_.at(name).values; }
