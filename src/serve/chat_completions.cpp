@@ -122,7 +122,7 @@ class ChatFormat : public ReplyFormat {
 
 }  // namespace
 
-void chat_completions(Service& service, const Json& body, httplib::Response& response) {
+void chat_completions(Service& service, const OrderedJson& body, httplib::Response& response) {
   const RequestFields fields(body);
   GenerationFields generation = read_generation_fields(fields, service, service.scheduler().context());
   fields.refuse({"echo", "prompt"});

@@ -42,7 +42,7 @@ void parse_arguments(OrderedJson& message) {
 }
 
 OrderedJson read_messages(const RequestFields& fields) {
-  const Json* value = fields.find("messages");
+  const OrderedJson* value = fields.find("messages");
   if (value == nullptr) fail_field("messages", "messages is missing");
   if (!value->is_array() || value->empty() || value->size() > kMostMessages)
     fail_field("messages", "messages is not a list of 1 to {} messages", kMostMessages);
@@ -60,15 +60,15 @@ OrderedJson read_messages(const RequestFields& fields) {
 
 }  // namespace
 
-std::string render_chat(const RequestFields& fields, const Service& service, const Json& tools) {
+std::string render_chat(const RequestFields& fields, const Service& service, const OrderedJson& tools) {
   if (service.chat_template() == nullptr)
     fail_unsupported("messages",
                      "the model brings no chat template; use /v1/completions, or start the server "
                      "with --chat-template FILE");
   OrderedJson messages = read_messages(fields);
   try {
-    OrderedJson context = chat_context(service.tokenizer(), std::move(messages), OrderedJson(tools), true);
-    if (const Json* more = fields.find("chat_template_kwargs")) {
+    OrderedJson context = chat_context(service.tokenizer(), std::move(messages), tools, true);
+    if (const OrderedJson* more = fields.find("chat_template_kwargs")) {
       if (!more->is_object()) fail_field("chat_template_kwargs", "chat_template_kwargs is not an object");
       for (const auto& [key, value] : more->items())
         if (!context.contains(key)) context[key] = value;
@@ -81,7 +81,8 @@ std::string render_chat(const RequestFields& fields, const Service& service, con
   }
 }
 
-std::vector<int32_t> chat_prompt(const RequestFields& fields, const Service& service, const Json& tools) {
+std::vector<int32_t> chat_prompt(const RequestFields& fields, const Service& service,
+                                 const OrderedJson& tools) {
   std::vector<int32_t> ids = service.tokenizer().encode(render_chat(fields, service, tools), true);
   service.check_length(ids.size());
   return ids;

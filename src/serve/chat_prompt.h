@@ -11,9 +11,10 @@
 namespace quatrain {
 
 /// The prompt's text by the model's template. `tools`: null or a list. Errors name the field.
-std::string render_chat(const RequestFields& fields, const Service& service, const Json& tools);
+std::string render_chat(const RequestFields& fields, const Service& service, const OrderedJson& tools);
 
 /// Its tokens.
-std::vector<int32_t> chat_prompt(const RequestFields& fields, const Service& service, const Json& tools);
+std::vector<int32_t> chat_prompt(const RequestFields& fields, const Service& service,
+                                 const OrderedJson& tools);
 
 }  // namespace quatrain

@@ -18,14 +18,14 @@ struct Prompt {
 };
 
 std::vector<Prompt> read_prompts(const RequestFields& fields, const Service& service) {
-  const Json* value = fields.find("prompt");
+  const OrderedJson* value = fields.find("prompt");
   if (value == nullptr) fail_field("prompt", "prompt is missing");
   const Tokenizer& tokenizer = service.tokenizer();
   std::vector<Prompt> prompts;
-  const auto add_text = [&](const Json& text) {
+  const auto add_text = [&](const OrderedJson& text) {
     prompts.push_back({tokenizer.encode_sequence(text.get<std::string>()), text.get<std::string>()});
   };
-  const auto add_ids = [&](const Json& list, const std::string& path) {
+  const auto add_ids = [&](const OrderedJson& list, const std::string& path) {
     Prompt prompt{RequestFields::ids(list, path), {}};
     service.check_length(prompt.ids.size());
     for (const int32_t id : prompt.ids)
@@ -203,7 +203,7 @@ class CompletionFormat : public ReplyFormat {
 
 }  // namespace
 
-void completions(Service& service, const Json& body, httplib::Response& response) {
+void completions(Service& service, const OrderedJson& body, httplib::Response& response) {
   const RequestFields fields(body);
   GenerationFields generation = read_generation_fields(fields, service, 16);
   const bool echo = fields.boolean("echo", false);

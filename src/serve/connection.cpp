@@ -120,9 +120,13 @@ ssize_t Connection::fill() {
 }
 
 ssize_t Connection::read(char* data, size_t size) {
-  if (bytes_left_ == 0) return -1;
-  if (begin_of_buffer_ == end_of_buffer_)
-    if (const ssize_t count = fill(); count <= 0) return count;
+  if (begin_of_buffer_ == end_of_buffer_ || bytes_left_ == 0) {
+    const ssize_t count = bytes_left_ == 0 ? -1 : fill();
+    if (count <= 0) {
+      close_after_response_ = true;
+      return count;
+    }
+  }
   const size_t count = std::min({size, end_of_buffer_ - begin_of_buffer_, bytes_left_});
   std::memcpy(data, buffer_.data() + begin_of_buffer_, count);
   begin_of_buffer_ += count;

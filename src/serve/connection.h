@@ -35,7 +35,8 @@ class Connection : public httplib::Stream {
   void begin_body();
   /// Neither the peer nor an error has closed the connection.
   bool alive() const;
-  /// Ends the connection after this response (its request was not read to the end).
+  /// Ends the connection after this response: its request was not read to the end. Set by itself when a read
+  /// fails.
   void close_after_response() { close_after_response_ = true; }
   bool closes_after_response() const { return close_after_response_; }
 

@@ -9,12 +9,12 @@
 namespace quatrain {
 
 /// POST /v1/chat/completions
-void chat_completions(Service& service, const Json& body, httplib::Response& response);
+void chat_completions(Service& service, const OrderedJson& body, httplib::Response& response);
 /// POST /v1/completions
-void completions(Service& service, const Json& body, httplib::Response& response);
+void completions(Service& service, const OrderedJson& body, httplib::Response& response);
 /// POST /tokenize: {"prompt", "add_special_tokens"} or {"messages"} -> {"tokens", "count", "max_model_len"}
-void tokenize(Service& service, const Json& body, httplib::Response& response);
+void tokenize(Service& service, const OrderedJson& body, httplib::Response& response);
 /// POST /detokenize: {"tokens"} -> {"prompt"}
-void detokenize(Service& service, const Json& body, httplib::Response& response);
+void detokenize(Service& service, const OrderedJson& body, httplib::Response& response);
 
 }  // namespace quatrain

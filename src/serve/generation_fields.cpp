@@ -13,7 +13,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 40;
 constexpr size_t kMostStops = 16, kMostStopBytes = 1024, kMostBiases = 1024;
 
 void read_logit_bias(const RequestFields& fields, int64_t vocabulary, SamplerOptions& sampling) {
-  const Json* biases = fields.find("logit_bias");
+  const OrderedJson* biases = fields.find("logit_bias");
   if (biases == nullptr) return;
   if (!biases->is_object() || biases->size() > kMostBiases)
     fail_field("logit_bias", "logit_bias is not an object of at most {} entries", kMostBiases);
@@ -73,7 +73,7 @@ GenerationFields read_generation_fields(const RequestFields& fields, const Servi
   if (fields.integer("best_of", 1, 1 << 20).value_or(result.n) != result.n)
     fail_unsupported("best_of", "best_of is supported only where it equals n");
   result.stream = fields.boolean("stream", false);
-  if (const Json* options = fields.find("stream_options")) {
+  if (const OrderedJson* options = fields.find("stream_options")) {
     if (!options->is_object()) fail_field("stream_options", "stream_options is not an object");
     result.include_usage = RequestFields(*options, "stream_options.").boolean("include_usage", false);
   }
@@ -87,7 +87,7 @@ GenerationFields read_generation_fields(const RequestFields& fields, const Servi
   request.max_tokens = fields.integer("max_completion_tokens", 0, kMostTokens)
                            .value_or(max_tokens.value_or(default_max_tokens));
   if (!fields.boolean("ignore_eos", false)) request.stop_ids = service.tokenizer().eos();
-  if (const Json* ids = fields.find("stop_token_ids")) {
+  if (const OrderedJson* ids = fields.find("stop_token_ids")) {
     for (const int32_t id : RequestFields::ids(*ids, "stop_token_ids")) request.stop_ids.push_back(id);
     if (request.stop_ids.size() > kMostBiases)
       fail_field("stop_token_ids", "stop_token_ids holds more than {} ids", kMostBiases);

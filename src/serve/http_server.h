@@ -37,7 +37,7 @@ class HttpServer : private httplib::Server {
            bool open = false);
   /// A handler of a JSON body. Such requests may take long: at most options.connections run at once, so that
   /// threads are left for get(); beyond, they are refused with 429.
-  void post(const std::string& path, std::function<void(const Json&, Response&)> handler);
+  void post(const std::string& path, std::function<void(const OrderedJson&, Response&)> handler);
   /// Called after each response with its path (that of a handler, or "other") and status.
   void set_observer(std::function<void(const std::string&, int)> observer) {
     observer_ = std::move(observer);
@@ -54,7 +54,7 @@ class HttpServer : private httplib::Server {
   void check_origin(const Request& request, Response& response) const;
   void check_key(const Request& request) const;
   static void check_body(const Request& request, size_t limit);
-  Json read_body(const Request& request, const httplib::ContentReader& reader) const;
+  OrderedJson read_body(const Request& request, const httplib::ContentReader& reader) const;
 
   HttpOptions options_;
   std::set<std::string> paths_, open_paths_;

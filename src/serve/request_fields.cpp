@@ -8,7 +8,7 @@
 namespace quatrain {
 namespace {
 
-std::optional<int64_t> whole_number(const Json& value) {
+std::optional<int64_t> whole_number(const OrderedJson& value) {
   if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();
     if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
@@ -23,20 +23,20 @@ std::optional<int64_t> whole_number(const Json& value) {
 
 }  // namespace
 
-const Json* RequestFields::find(std::string_view name) const {
+const OrderedJson* RequestFields::find(std::string_view name) const {
   const auto found = object_.find(std::string(name));
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
 bool RequestFields::boolean(std::string_view name, bool fallback) const {
-  const Json* value = find(name);
+  const OrderedJson* value = find(name);
   if (value == nullptr) return fallback;
   if (!value->is_boolean()) fail_field(path(name), "{} is not true or false", path(name));
   return value->get<bool>();
 }
 
 std::optional<int64_t> RequestFields::integer(std::string_view name, int64_t low, int64_t high) const {
-  const Json* value = find(name);
+  const OrderedJson* value = find(name);
   if (value == nullptr) return std::nullopt;
   const auto number = whole_number(*value);
   if (!number || *number < low || *number > high)
@@ -45,7 +45,7 @@ std::optional<int64_t> RequestFields::integer(std::string_view name, int64_t low
 }
 
 std::optional<double> RequestFields::number(std::string_view name, double low, double high) const {
-  const Json* value = find(name);
+  const OrderedJson* value = find(name);
   if (value == nullptr) return std::nullopt;
   const double number = value->is_number() ? value->get<double>() : NAN;
   if (!(number >= low && number <= high))
@@ -54,31 +54,31 @@ std::optional<double> RequestFields::number(std::string_view name, double low, d
 }
 
 std::optional<std::string> RequestFields::text(std::string_view name) const {
-  const Json* value = find(name);
+  const OrderedJson* value = find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) fail_field(path(name), "{} is not a string", path(name));
   return value->get<std::string>();
 }
 
 std::vector<std::string> RequestFields::texts(std::string_view name, size_t most) const {
-  const Json* value = find(name);
+  const OrderedJson* value = find(name);
   if (value == nullptr) return {};
   if (value->is_string()) return {value->get<std::string>()};
   if (!value->is_array() || value->size() > most)
     fail_field(path(name), "{} is not a string or a list of at most {} strings", path(name), most);
   std::vector<std::string> texts;
-  for (const Json& item : *value) {
+  for (const OrderedJson& item : *value) {
     if (!item.is_string()) fail_field(path(name), "{} holds something that is not a string", path(name));
     texts.push_back(item.get<std::string>());
   }
   return texts;
 }
 
-std::vector<int32_t> RequestFields::ids(const Json& list, const std::string& path) {
+std::vector<int32_t> RequestFields::ids(const OrderedJson& list, const std::string& path) {
   if (!list.is_array()) fail_field(path, "{} is not a list of token ids", path);
   std::vector<int32_t> ids;
   ids.reserve(list.size());
-  for (const Json& item : list) {
+  for (const OrderedJson& item : list) {
     const auto id = item.is_number_integer() ? whole_number(item) : std::nullopt;
     if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max())
       fail_field(path, "{}[{}] is not a token id", path, ids.size());
@@ -89,8 +89,8 @@ std::vector<int32_t> RequestFields::ids(const Json& list, const std::string& pat
 
 void RequestFields::refuse(std::initializer_list<std::string_view> names) const {
   for (const std::string_view name : names) {
-    const Json* value = find(name);
-    if (value != nullptr && *value != false && *value != Json::array())
+    const OrderedJson* value = find(name);
+    if (value != nullptr && *value != false && *value != OrderedJson::array())
       fail_unsupported(path(name), "{} is not supported", path(name));
   }
 }

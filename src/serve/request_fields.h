@@ -14,11 +14,11 @@ namespace quatrain {
 /// A view of an object. Absent and null are alike.
 class RequestFields {
  public:
-  explicit RequestFields(const Json& object, std::string prefix = {})
+  explicit RequestFields(const OrderedJson& object, std::string prefix = {})
       : object_(object), prefix_(std::move(prefix)) {}
 
   /// Null when absent.
-  const Json* find(std::string_view name) const;
+  const OrderedJson* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
   /// As fields of the whole request are named in errors: "stream_options.include_usage".
   std::string path(std::string_view name) const { return prefix_ + std::string(name); }
@@ -32,13 +32,13 @@ class RequestFields {
   /// One text, or a list of at most `most` texts.
   std::vector<std::string> texts(std::string_view name, size_t most) const;
   /// A list of token ids.
-  static std::vector<int32_t> ids(const Json& list, const std::string& path);
+  static std::vector<int32_t> ids(const OrderedJson& list, const std::string& path);
 
   /// Refuses fields that would change the answer if this server knew them: present and not null or false.
   void refuse(std::initializer_list<std::string_view> names) const;
 
  private:
-  const Json& object_;
+  const OrderedJson& object_;
   std::string prefix_;
 };
 

@@ -55,19 +55,20 @@ void ModelServer::add_paths() {
     answer(response, {{"object", "list"}, {"data", Json::array({service_.model_facts()})}});
   });
   http_.get("/v1/models/(.+)", [this](const Request& request, Response& response) {
-    service_.check_model(RequestFields(Json{{"model", request.matches[1].str()}}));
+    service_.check_model(RequestFields(OrderedJson{{"model", request.matches[1].str()}}));
     answer(response, service_.model_facts());
   });
 
   const auto post = [this](const char* path, auto handler) {
-    http_.post(path,
-               [this, handler](const Json& body, Response& response) { handler(service_, body, response); });
+    http_.post(path, [this, handler](const OrderedJson& body, Response& response) {
+      handler(service_, body, response);
+    });
   };
   post("/v1/chat/completions", chat_completions);
   post("/v1/completions", completions);
   post("/tokenize", tokenize);
   post("/detokenize", detokenize);
-  post("/v1/embeddings", [](Service&, const Json&, Response&) {
+  post("/v1/embeddings", [](Service&, const OrderedJson&, Response&) {
     throw ApiError(501, "invalid_request_error", "unsupported_endpoint",
                    "this server generates text; it has no embeddings");
   });

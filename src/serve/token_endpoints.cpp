@@ -5,7 +5,7 @@
 
 namespace quatrain {
 
-void tokenize(Service& service, const Json& body, httplib::Response& response) {
+void tokenize(Service& service, const OrderedJson& body, httplib::Response& response) {
   const RequestFields fields(body);
   service.check_model(fields);
   std::vector<int32_t> ids;
@@ -22,10 +22,10 @@ void tokenize(Service& service, const Json& body, httplib::Response& response) {
   response.set_content(dump_json(answer), "application/json");
 }
 
-void detokenize(Service& service, const Json& body, httplib::Response& response) {
+void detokenize(Service& service, const OrderedJson& body, httplib::Response& response) {
   const RequestFields fields(body);
   service.check_model(fields);
-  const Json* list = fields.find("tokens");
+  const OrderedJson* list = fields.find("tokens");
   if (list == nullptr) fail_field("tokens", "tokens is missing");
   const std::vector<int32_t> ids = RequestFields::ids(*list, "tokens");
   for (const int32_t id : ids)

@@ -81,12 +81,13 @@ class FakeEngine : public Engine {
     ++steps;
   }
 
-  /// The logits after `tokens`, in [0, 8).
+  /// The logits after `tokens`, in [0, 8), and 8 more for printable ASCII where ids are bytes.
   static void fill(const std::vector<int32_t>& tokens, std::span<float> logits) {
     uint64_t hash = 1;
     for (const int32_t token : tokens) hash = SplitMix64(hash + static_cast<uint64_t>(token)).next();
     SplitMix64 random(hash);
-    for (float& logit : logits) logit = static_cast<float>(random.uniform() * 8);
+    for (size_t i = 0; i < logits.size(); ++i)
+      logits[i] = static_cast<float>(random.uniform() * 8) + (i >= ' ' && i <= '~' ? 8.0f : 0.0f);
   }
 
   std::atomic<int64_t> steps{0}, most_together{0};
