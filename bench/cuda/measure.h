@@ -51,9 +51,10 @@ __global__ inline void copy_vectors(const uint4* from, uint4* to, int64_t size) 
     to[i] = from[i];
 }
 
-/// Microseconds of one call: the median over `rounds` replays of a graph of `calls` calls; call(i) enqueues the
-/// i-th on the stream and should rotate over operands, so that L2 stays cold.
-inline double microseconds(cudaStream_t stream, int calls, const std::function<void(int)>& call, int rounds = 7) {
+/// Microseconds of one call: the median over `rounds` replays of a graph of `calls` calls; call(i) enqueues
+/// the i-th on the stream and should rotate over operands, so that L2 stays cold.
+inline double microseconds(cudaStream_t stream, int calls, const std::function<void(int)>& call,
+                           int rounds = 7) {
   call(0);  // modules and handles load outside the graph
   ops::cuda_check(cudaStreamSynchronize(stream), "warm-up");
   cudaGraph_t graph;
@@ -89,12 +90,12 @@ inline double copy_bandwidth(cudaStream_t stream) {
   ops::DeviceBuffer<uint8_t> a(size), b(size);
   fill_integers<<<1024, 256, 0, stream>>>(a.data(), static_cast<int64_t>(size), 0, 256, 1);
   const double kernel = microseconds(stream, 4, [&](int) {
-    copy_vectors<<<132 * 16, 512, 0, stream>>>(reinterpret_cast<uint4*>(a.data()), reinterpret_cast<uint4*>(b.data()),
+    copy_vectors<<<132 * 16, 512, 0, stream>>>(reinterpret_cast<uint4*>(a.data()),
+                                               reinterpret_cast<uint4*>(b.data()),
                                                static_cast<int64_t>(size / 16));
   });
-  const double memcpy = microseconds(stream, 4, [&](int) {
-    cudaMemcpyAsync(b.data(), a.data(), size, cudaMemcpyDeviceToDevice, stream);
-  });
+  const double memcpy = microseconds(
+      stream, 4, [&](int) { cudaMemcpyAsync(b.data(), a.data(), size, cudaMemcpyDeviceToDevice, stream); });
   return 2.0 * static_cast<double>(size) / (std::min(kernel, memcpy) * 1e-6);
 }
 
@@ -104,8 +105,8 @@ inline void print_machine() {
   ops::cuda_check(cudaGetDeviceProperties(&properties, 0), "device properties");
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  std::printf("%s, %d SMs, CUDA driver API %d, runtime %d\n", properties.name, properties.multiProcessorCount, driver,
-              runtime);
+  std::printf("%s, %d SMs, CUDA driver API %d, runtime %d\n", properties.name, properties.multiProcessorCount,
+              driver, runtime);
 }
 
 }  // namespace quatrain::bench

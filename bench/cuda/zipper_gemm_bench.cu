@@ -37,7 +37,8 @@ NibblePlanes random_planes(const Linear& linear, int64_t weight_group, int perce
   for (float& scale : planes.scale) scale = static_cast<float>(1 + random() % 7) / 512;
   const int64_t blocks = planes.block_rows() * planes.block_columns();
   for (int64_t block = 0; block < blocks; ++block)
-    if (static_cast<int>(random() % 100) < percent) planes.residual_index.push_back(static_cast<int32_t>(block));
+    if (static_cast<int>(random() % 100) < percent)
+      planes.residual_index.push_back(static_cast<int32_t>(block));
   planes.lo.resize(planes.residual_index.size() * 1024);
   fill(planes.lo);
   return planes;
@@ -57,29 +58,33 @@ struct Bench {
     copy = bench::copy_bandwidth(stream);
   }
 
-  double bf16(const Linear& linear, const std::vector<ops::DeviceBuffer<__nv_bfloat16>>& weights, int64_t tokens) {
-    ops::DeviceBuffer<__nv_bfloat16> x(static_cast<size_t>(tokens * linear.columns)), y(static_cast<size_t>(tokens * linear.rows));
+  double bf16(const Linear& linear, const std::vector<ops::DeviceBuffer<__nv_bfloat16>>& weights,
+              int64_t tokens) {
+    ops::DeviceBuffer<__nv_bfloat16> x(static_cast<size_t>(tokens * linear.columns)),
+        y(static_cast<size_t>(tokens * linear.rows));
     bench::fill_normal<<<1024, 256, 0, stream>>>(x.data(), tokens * linear.columns, 1.0f, 3);
     const float one = 1, zero = 0;
     return bench::microseconds(stream, calls(tokens), [&](int i) {
       const auto& w = weights[static_cast<size_t>(i) % weights.size()];
-      const auto code = cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(linear.rows), static_cast<int>(tokens),
-                                     static_cast<int>(linear.columns), &one, w.data(), CUDA_R_16BF, static_cast<int>(linear.columns),
-                                     x.data(), CUDA_R_16BF, static_cast<int>(linear.columns), &zero, y.data(), CUDA_R_16BF,
-                                     static_cast<int>(linear.rows), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+      const auto code = cublasGemmEx(
+          blas, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(linear.rows), static_cast<int>(tokens),
+          static_cast<int>(linear.columns), &one, w.data(), CUDA_R_16BF, static_cast<int>(linear.columns),
+          x.data(), CUDA_R_16BF, static_cast<int>(linear.columns), &zero, y.data(), CUDA_R_16BF,
+          static_cast<int>(linear.rows), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
       require(code == CUBLAS_STATUS_SUCCESS, "cublasGemmEx: {}", static_cast<int>(code));
     });
   }
 
-  double zipper(const Linear& linear, const std::vector<ops::ZipperMatrix>& weights, int64_t tokens, int64_t group, int bits,
-                bool overlap, const ops::ZipperPlan* plan = nullptr) {
+  double zipper(const Linear& linear, const std::vector<ops::ZipperMatrix>& weights, int64_t tokens,
+                int64_t group, int bits, bool overlap, const ops::ZipperPlan* plan = nullptr) {
     ops::DeviceActivations x(tokens, linear.columns, group);
     // 4 bits: q - z of asymmetric groups, z folded in; 8 bits: q - 128 and a zero beside it.
-    bench::fill_integers<<<1024, 256, 0, stream>>>(x.codes.data(), static_cast<int64_t>(x.codes.size()), bits == 4 ? -8 : -128,
-                                                   bits == 4 ? 16 : 256, 5);
+    bench::fill_integers<<<1024, 256, 0, stream>>>(x.codes.data(), static_cast<int64_t>(x.codes.size()),
+                                                   bits == 4 ? -8 : -128, bits == 4 ? 16 : 256, 5);
     bench::fill_scales<<<64, 256, 0, stream>>>(x.scale.data(), static_cast<int64_t>(x.scale.size()), 6);
     if (bits == 8)
-      bench::fill_integers<<<64, 256, 0, stream>>>(x.zero.data(), static_cast<int64_t>(x.zero.size()), -100, 200, 7);
+      bench::fill_integers<<<64, 256, 0, stream>>>(x.zero.data(), static_cast<int64_t>(x.zero.size()), -100,
+                                                   200, 7);
     ops::DeviceBuffer<__nv_bfloat16> y(static_cast<size_t>(tokens * linear.rows));
     ops::ZipperWorkspace workspace(linear.rows, tokens);
     return bench::microseconds(stream, calls(tokens), [&](int i) {
@@ -94,36 +99,46 @@ struct Bench {
   static int calls(int64_t tokens) { return tokens >= 2048 ? 6 : tokens >= 256 ? 16 : 48; }
 };
 
-void row(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatrix>& weights, int64_t tokens, int64_t group, int bits,
-         const char* kind, double bf16) {
+void row(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatrix>& weights, int64_t tokens,
+         int64_t group, int bits, const char* kind, double bf16) {
   const double us = bench.zipper(linear, weights, tokens, group, bits, false);
   const double chained = bench.zipper(linear, weights, tokens, group, bits, true);
-  const double bytes = static_cast<double>(weights[0].bytes() + tokens * (linear.columns + linear.columns / group * 8 + linear.rows * 2));
-  std::printf("%-8s %6ld %-22s %8.1f %8.1f %8.1f %6.2fx %6.2fx %7.0f %5.0f%%\n", linear.name, tokens, kind, bf16, us, chained, bf16 / us,
-              bf16 / chained, 2e-6 * static_cast<double>(tokens * linear.rows * linear.columns) / us, 100 * bytes / (us * 1e-6) / bench.copy);
+  const double bytes = static_cast<double>(
+      weights[0].bytes() + tokens * (linear.columns + linear.columns / group * 8 + linear.rows * 2));
+  std::printf("%-8s %6ld %-22s %8.1f %8.1f %8.1f %6.2fx %6.2fx %7.0f %5.0f%%\n", linear.name, tokens, kind,
+              bf16, us, chained, bf16 / us, bf16 / chained,
+              2e-6 * static_cast<double>(tokens * linear.rows * linear.columns) / us,
+              100 * bytes / (us * 1e-6) / bench.copy);
   std::fflush(stdout);
 }
 
-void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatrix>& weights, int64_t tokens, double bf16) {
+void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatrix>& weights, int64_t tokens,
+           double bf16) {
   std::printf("%-8s %6ld bf16 %.1f:", linear.name, tokens, bf16);
   const auto time = [&](const ops::ZipperPlan& plan) {
     const double us = bench.zipper(linear, weights, tokens, 128, 4, false, &plan);
-    std::printf(" %s%d/%d%s=%.1f", plan.kernel == ops::ZipperPlan::Kernel::Decode ? "d" : "g", plan.tile_tokens, plan.cluster,
-                plan.stream_k ? "s" : "", us);
+    if (plan.kernel == ops::ZipperPlan::Kernel::Decode)
+      std::printf("  decode %d/%d=%.1f", plan.workers, plan.slices, us);
+    else
+      std::printf("  %d%s=%.1f", plan.tile_tokens, plan.stream_k ? "s" : "", us);
     std::fflush(stdout);
   };
   const int64_t tiles = weights[0].tiles, steps = weights[0].steps;
-  for (const int split : {1, 2, 4, 8}) {
-    ops::ZipperPlan plan = ops::plan_decode(tokens, tiles, steps, 132);
-    plan.cluster = split;
-    if (tokens <= 32) time(plan);
+  if (tokens <= 16) {
+    ops::ZipperPlan plan = ops::plan_decode(tokens, linear.rows, 132);
+    time(plan);
+    for (const int slices : {1, 2, 4, 8}) {
+      plan.slices = slices;
+      plan.workers = static_cast<int>(std::min<int64_t>(132, (linear.rows + 255) / 256 * slices));
+      time(plan);
+    }
   }
   for (const int tile : {16, 32, 64, 128}) {
     if (tokens > 4 * tile || (tile == 128 && tokens < 64)) continue;
     ops::ZipperPlan plan = ops::plan_gemm(tile, tiles, steps, 132);
-    const int64_t outputs = (tiles + plan.cluster - 1) / plan.cluster * ((tokens + tile - 1) / tile);
-    const int slots = (tile <= 32 ? 264 : 132) / plan.cluster;
-    plan.tile_tokens = tile;
+    const int cluster = tile == 128 ? 2 : 1;
+    const int64_t outputs = (tiles + cluster - 1) / cluster * ((tokens + tile - 1) / tile);
+    const int slots = (tile <= 32 ? 264 : 132) / cluster;
     plan.stream_k = true;
     plan.workers = static_cast<int>(std::min<int64_t>(slots, outputs * steps / 4));
     time(plan);
@@ -143,8 +158,8 @@ int main(int argc, char** argv) try {
   Bench bench;
   std::printf("copy bandwidth (2 GiB, read + written): %.2f TB/s\n", bench.copy / 1e12);
   std::printf("us a call: cuBLAS BF16; zipper alone; zipper in a chain of dependent launches\n");
-  std::printf("%-8s %6s %-22s %8s %8s %8s %7s %7s %7s %6s\n", "linear", "tokens", "format", "bf16", "alone", "chained", "alone",
-              "chained", "TOP/s", "copy");
+  std::printf("%-8s %6s %-22s %8s %8s %8s %7s %7s %7s %6s\n", "linear", "tokens", "format", "bf16", "alone",
+              "chained", "alone", "chained", "TOP/s", "copy");
   std::vector<int64_t> tokens;
   bool sweeping = false;
   std::string only;
@@ -158,14 +173,16 @@ int main(int argc, char** argv) try {
       tokens.push_back(std::atoll(argv[i]));
   }
   if (tokens.empty()) tokens = {1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
-  for (const Linear& linear : {Linear{"qkv", 6144, 4096}, Linear{"o", 4096, 4096}, Linear{"gate_up", 28672, 4096}, Linear{"down", 4096, 14336}}) {
+  for (const Linear& linear : {Linear{"qkv", 6144, 4096}, Linear{"o", 4096, 4096},
+                               Linear{"gate_up", 28672, 4096}, Linear{"down", 4096, 14336}}) {
     if (!only.empty() && only != linear.name) continue;
     const auto copies = [&](double bytes) { return static_cast<int>(kColdBytes / bytes) + 1; };
     std::vector<ops::DeviceBuffer<__nv_bfloat16>> full;
     const int64_t size = linear.rows * linear.columns;
     for (int i = 0; i < copies(2.0 * static_cast<double>(size)); ++i) {
       full.emplace_back(static_cast<size_t>(size));
-      bench::fill_normal<<<1024, 256, 0, bench.stream>>>(full.back().data(), size, 0.02f, static_cast<uint32_t>(i));
+      bench::fill_normal<<<1024, 256, 0, bench.stream>>>(full.back().data(), size, 0.02f,
+                                                         static_cast<uint32_t>(i));
     }
     const auto matrices = [&](int64_t weight_group, int percent) {
       const NibblePlanes planes = random_planes(linear, weight_group, percent);
@@ -181,22 +198,26 @@ int main(int argc, char** argv) try {
         for (size_t i = 0; i < tokens.size(); ++i) sweep(bench, linear, weights, tokens[i], base[i]);
         continue;
       }
-      for (size_t i = 0; i < tokens.size(); ++i) row(bench, linear, weights, tokens[i], 128, 4, "W4A4 residual 10%", base[i]);
+      for (size_t i = 0; i < tokens.size(); ++i)
+        row(bench, linear, weights, tokens[i], 128, 4, "W4A4 residual 10%", base[i]);
     }
     {
       const auto weights = matrices(0, 0);
       for (size_t i = 0; i < tokens.size(); ++i)
-        if (tokens[i] == 1 || tokens[i] == 2048) row(bench, linear, weights, tokens[i], 128, 4, "W4A4", base[i]);
+        if (tokens[i] == 1 || tokens[i] == 2048)
+          row(bench, linear, weights, tokens[i], 128, 4, "W4A4", base[i]);
     }
     {
       const auto weights = matrices(128, 10);
       for (size_t i = 0; i < tokens.size(); ++i)
-        if (tokens[i] == 1 || tokens[i] == 2048) row(bench, linear, weights, tokens[i], 128, 8, "W4g128 A8 residual 10%", base[i]);
+        if (tokens[i] == 1 || tokens[i] == 2048)
+          row(bench, linear, weights, tokens[i], 128, 8, "W4g128 A8 residual 10%", base[i]);
     }
     {
       const auto weights = matrices(0, 100);
       for (size_t i = 0; i < tokens.size(); ++i)
-        if (tokens[i] == 1 || tokens[i] == 2048) row(bench, linear, weights, tokens[i], 128, 8, "W8A8", base[i]);
+        if (tokens[i] == 1 || tokens[i] == 2048)
+          row(bench, linear, weights, tokens[i], 128, 8, "W8A8", base[i]);
     }
   }
 } catch (const std::exception& error) {

@@ -27,7 +27,8 @@ inline NibblePlanes random_planes(int64_t rows, int64_t columns, int64_t weight_
   for (uint8_t& byte : planes.hi) byte = static_cast<uint8_t>(random());
   std::uniform_real_distribution<float> scale(0.01f, 0.05f);
   planes.scale.resize(static_cast<size_t>(rows * planes.groups()));
-  for (float& s : planes.scale) s = weight_group > 0 ? fp16_to_float(float_to_fp16(scale(random))) : scale(random);
+  for (float& s : planes.scale)
+    s = weight_group > 0 ? fp16_to_float(float_to_fp16(scale(random))) : scale(random);
   const int64_t blocks = planes.block_rows() * planes.block_columns();
   for (int64_t block = 0; block < blocks; ++block) {
     const bool in = presence == Presence::All || (presence == Presence::Random && random() % 4 == 0) ||
@@ -80,12 +81,13 @@ struct HostActivations {
 };
 
 /// Zeros are within the codes' range, or anywhere up to +-zero_span where that is positive.
-inline HostActivations random_activations(int64_t tokens, int64_t width, int64_t group, int bits, int zero_span,
-                                          uint64_t seed) {
+inline HostActivations random_activations(int64_t tokens, int64_t width, int64_t group, int bits,
+                                          int zero_span, uint64_t seed) {
   std::mt19937_64 random(seed);
   HostActivations x{tokens, width, group == 0 || group > width ? width : group, 0, bits, {}, {}, {}};
   x.groups = (width + x.group - 1) / x.group;
-  for (int64_t i = 0; i < tokens * width; ++i) x.codes.push_back(static_cast<uint8_t>(random() & ((1u << bits) - 1)));
+  for (int64_t i = 0; i < tokens * width; ++i)
+    x.codes.push_back(static_cast<uint8_t>(random() & ((1u << bits) - 1)));
   std::uniform_real_distribution<float> scale(0.01f, 0.1f);
   for (int64_t i = 0; i < tokens * x.groups; ++i) {
     x.scale.push_back(scale(random));

@@ -4,7 +4,8 @@ namespace quatrain::ops {
 
 DeviceActivations::DeviceActivations(int64_t tokens, int64_t width, int64_t group)
     : tokens(tokens), capacity(tokens), width(width), group(group == 0 || group > width ? width : group) {
-  require(tokens > 0 && width > 0, "GPU activations: {} tokens of {} values; both must be positive", tokens, width);
+  require(tokens > 0 && width > 0, "GPU activations: {} tokens of {} values; both must be positive", tokens,
+          width);
   groups = (width + this->group - 1) / this->group;
   stride = (width + 127) / 128 * 128;
   token_stride = (tokens + 127) / 128 * 128;

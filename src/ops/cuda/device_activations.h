@@ -7,9 +7,9 @@
 
 namespace quatrain::ops {
 
-/// x[t, k] = scale * (code - zero) of (t, k / group), the (q, s, z) of docs/format.md with both q and z shifted
-/// so that the code is a signed byte: code = q - shift, zero = z - shift (shift_of below). 4-bit groups whose z
-/// is within [-112, 127], nearly all, get the zero 0: their z S costs nothing in the product.
+/// x[t, k] = scale * (code - zero) of (t, k / group), the (q, s, z) of docs/format.md with both q and z
+/// shifted so that the code is a signed byte: code = q - shift, zero = z - shift (shift_of below). 4-bit
+/// groups whose z is within [-112, 127], nearly all, get the zero 0: their z S costs nothing in the product.
 ///
 /// Codes lie one a byte, 4-bit ones too: wgmma's B operand cannot be widened between the copy engine and the
 /// tensor core.
@@ -23,11 +23,11 @@ struct DeviceActivations {
   int64_t width = 0;
   int64_t group = 0;
   int64_t groups = 0;
-  int64_t stride = 0;        // bytes of a row of codes: width rounded up to 128, the tail zero
-  int64_t token_stride = 0;  // capacity rounded up to 128
-  DeviceBuffer<int8_t> codes;   // [capacity, stride]
-  DeviceBuffer<float> scale;    // [groups, token_stride]
-  DeviceBuffer<int32_t> zero;   // [groups, token_stride]
+  int64_t stride = 0;          // bytes of a row of codes: width rounded up to 128, the tail zero
+  int64_t token_stride = 0;    // capacity rounded up to 128
+  DeviceBuffer<int8_t> codes;  // [capacity, stride]
+  DeviceBuffer<float> scale;   // [groups, token_stride]
+  DeviceBuffer<int32_t> zero;  // [groups, token_stride]
 };
 
 /// The shift of a group with zero z: 128 for 8 bits; for 4 bits z itself where q - z fits a signed byte.

@@ -23,13 +23,13 @@ class ZipperWorkspace {
   int processors = 0;
 };
 
-/// y [x.tokens, weights.rows], rows `stride` elements apart, as BF16 or FP32. x must be quantised in the groups
-/// that the matrix was packed for. Runs on `stream` without host synchronisation; with `overlap` the kernel may
-/// start while the one before it in the stream still runs (programmatic dependent launch).
+/// y [x.tokens, weights.rows], rows `stride` elements apart, as BF16 or FP32. x must be quantised in the
+/// groups that the matrix was packed for. Runs on `stream` without host synchronisation; with `overlap` the
+/// kernel may start while the one before it in the stream still runs (programmatic dependent launch).
 void zipper_gemm(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
                  __nv_bfloat16* y, int64_t stride, cudaStream_t stream, bool overlap = false);
-void zipper_gemm(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace, float* y,
-                 int64_t stride, cudaStream_t stream, bool overlap = false);
+void zipper_gemm(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
+                 float* y, int64_t stride, cudaStream_t stream, bool overlap = false);
 
 /// The same with a plan of the caller's: for tests and for measuring the table.
 template <typename Out>

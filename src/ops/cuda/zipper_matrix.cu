@@ -1,8 +1,8 @@
-#include "ops/cuda/zipper_matrix.h"
-
 #include <cuda_fp16.h>
 
 #include <algorithm>
+
+#include "ops/cuda/zipper_matrix.h"
 
 namespace quatrain::ops {
 namespace {
@@ -25,8 +25,9 @@ struct RawPlanes {
     const int block = block_of[row / kResidualRows * block_columns + column / residual_block];
     if (block < 0) return 0;
     const int64_t within = column % residual_block;
-    const int byte = lo[(static_cast<int64_t>(block) * kResidualRows + row % kResidualRows) *
-                            ((residual_block + 1) / 2) + within / 2];
+    const int byte =
+        lo[(static_cast<int64_t>(block) * kResidualRows + row % kResidualRows) * ((residual_block + 1) / 2) +
+           within / 2];
     return within % 2 == 0 ? byte & 15 : byte >> 4;
   }
   __device__ int code(int64_t row, int64_t column) const {
@@ -34,54 +35,53 @@ struct RawPlanes {
   }
 };
 
-// Row and first column, within 64 x 128, of word `word` of thread `thread`; the word's low halves are 8 rows on.
-__device__ int fragment_row(int thread) {
-  return thread / 32 * 16 + thread % 32 / 4;
+// Row within the strip and first column of word `word` of a lane; the word's low halves are 8 rows on.
+__device__ int fragment_row(int lane) {
+  return lane / 4;
 }
-__device__ int fragment_column(int thread, int word) {
-  return word / 2 * 32 + word % 2 * 16 + thread % 4 * 4;
+__device__ int fragment_column(int lane, int word) {
+  return word / 2 * 32 + word % 2 * 16 + lane % 4 * 4;
 }
 
-// One block of 256 threads a (tile, step): warp group h packs rows 64 h ... 64 h + 63.
-__global__ void pack_dense(RawPlanes planes, int steps, int drain, bool group_scales, int chunk_bytes,
-                           uint8_t* chunks) {
-  const int64_t row0 = static_cast<int64_t>(blockIdx.x / steps) * kTileRows;
+// One block of 256 threads a (tile, step), one warp a strip.
+__global__ void pack_dense(RawPlanes planes, int steps, int drain, bool group_scales, uint8_t* chunks) {
+  const int strip = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t row0 = static_cast<int64_t>(blockIdx.x / steps) * kTileRows + strip * kResidualRows;
   const int64_t column0 = static_cast<int64_t>(blockIdx.x % steps) * kStepColumns;
-  uint8_t* chunk = chunks + static_cast<int64_t>(blockIdx.x) * chunk_bytes;
-  const int half = threadIdx.x / 128, thread = threadIdx.x % 128;
+  uint8_t* out =
+      chunks + (static_cast<int64_t>(blockIdx.x) * kStrips + strip) * strip_bytes(drain, group_scales);
   uint32_t words[8];
   for (int word = 0; word < 8; ++word) {
     words[word] = 0;
-    const int64_t row = row0 + half * 64 + fragment_row(thread);
+    const int64_t row = row0 + fragment_row(lane);
     for (int b = 0; b < 4; ++b) {
-      const int64_t column = column0 + fragment_column(thread, word) + b;
+      const int64_t column = column0 + fragment_column(lane, word) + b;
       const uint32_t byte = planes.hi_nibble(row, column) << 4 | planes.hi_nibble(row + 8, column);
       words[word] |= byte << (8 * b);
     }
   }
-  auto* nibbles = reinterpret_cast<uint4*>(chunk) + half * 256 + thread;
-  nibbles[0] = make_uint4(words[0], words[1], words[2], words[3]);
-  nibbles[128] = make_uint4(words[4], words[5], words[6], words[7]);
+  reinterpret_cast<uint4*>(out)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
+  reinterpret_cast<uint4*>(out)[32 + lane] = make_uint4(words[4], words[5], words[6], words[7]);
 
   const int drains = kStepColumns / drain;
-  auto* sums = reinterpret_cast<int16_t*>(chunk + kNibbleBytes);
-  auto* scales = reinterpret_cast<__half*>(sums + drains * kTileRows);
-  for (int i = threadIdx.x; i < drains * kTileRows; i += blockDim.x) {
-    const int64_t row = row0 + i % kTileRows, column = column0 + i / kTileRows * drain;
+  auto* scales = reinterpret_cast<__half*>(out + kBlockBytes);
+  auto* sums = reinterpret_cast<int16_t*>(scales + (group_scales ? drains * 16 : 0));
+  for (int i = lane; i < drains * 16; i += 32) {
+    const int64_t row = row0 + i % 16, column = column0 + i / 16 * drain;
     int sum = 0;
     for (int k = 0; k < drain; ++k) sum += planes.code(row, column + k);
     sums[i] = static_cast<int16_t>(sum);
-    if (group_scales)
-      scales[i] = __float2half(row < planes.rows && column < planes.columns
-                                   ? planes.groups == 1 ? 1.0f
-                                                        : planes.scale[row * planes.groups + column / planes.weight_group]
-                                   : 0.0f);
+    if (!group_scales) continue;
+    const bool inside = row < planes.rows && column < planes.columns;
+    const float grouped = inside ? planes.scale[row * planes.groups + column / planes.weight_group] : 0.0f;
+    scales[i] = __float2half(planes.groups == 1 ? 1.0f : grouped);
   }
 }
 
 // One warp a kernel block; `places` holds strip * steps + step of each.
 __global__ void pack_residual(RawPlanes planes, int steps, const int* places, uint8_t* residual) {
-  const int64_t row = static_cast<int64_t>(places[blockIdx.x] / steps) * kResidualRows + threadIdx.x / 4;
+  const int64_t row =
+      static_cast<int64_t>(places[blockIdx.x] / steps) * kResidualRows + fragment_row(threadIdx.x);
   const int64_t column0 = static_cast<int64_t>(places[blockIdx.x] % steps) * kStepColumns;
   uint32_t words[8];
   for (int word = 0; word < 8; ++word) {
@@ -92,7 +92,8 @@ __global__ void pack_residual(RawPlanes planes, int steps, const int* places, ui
       words[word] |= byte << (8 * b);
     }
   }
-  auto* out = reinterpret_cast<uint4*>(residual + static_cast<int64_t>(blockIdx.x) * kBlockBytes) + threadIdx.x;
+  auto* out =
+      reinterpret_cast<uint4*>(residual + static_cast<int64_t>(blockIdx.x) * kBlockBytes) + threadIdx.x;
   out[0] = make_uint4(words[0], words[1], words[2], words[3]);
   out[32] = make_uint4(words[4], words[5], words[6], words[7]);
 }
@@ -103,7 +104,8 @@ int drain_columns(const NibblePlanes& planes, int64_t activation_group) {
   for (const int64_t group : {planes.weight_group, activation_group}) {
     if (group == 0 || group >= planes.columns || group % kStepColumns == 0) continue;
     require(group == 32 || group == 64,
-            "zipper GEMM: groups of {} columns in a row of {} (weights {}, activations {}); it takes 32, 64, multiples of "
+            "zipper GEMM: groups of {} columns in a row of {} (weights {}, activations {}); it takes 32, 64, "
+            "multiples of "
             "128, or the whole row",
             group, planes.columns, planes.weight_group, activation_group);
     drain = std::min(drain, static_cast<int>(group));
@@ -123,8 +125,7 @@ ZipperMatrix::ZipperMatrix(const NibblePlanes& planes, int64_t activation_group)
       drain(drain_columns(planes, activation_group)),
       group_scales(planes.groups() > 1 || drain < kStepColumns) {
   require(rows > 0 && columns > 0, "zipper GEMM: a weight matrix of {} x {}", rows, columns);
-  const int drains = kStepColumns / drain;
-  chunk_bytes = kNibbleBytes + drains * kTileRows * (group_scales ? 4 : 2);
+  chunk_bytes = kStrips * strip_bytes(drain, group_scales);
 
   // Where the residual blocks of the file lie, and which 16 x 128 kernel blocks they touch.
   const int64_t block_columns = planes.block_columns();
@@ -162,13 +163,21 @@ ZipperMatrix::ZipperMatrix(const NibblePlanes& planes, int64_t activation_group)
   const DeviceBuffer<int32_t> map(block_of.data(), block_of.size());
   const DeviceBuffer<float> scale(planes.scale.data(), planes.scale.size());
   const DeviceBuffer<int> where(places.data(), places.size());
-  const RawPlanes raw{hi.data(), lo.data(), map.data(), scale.data(), rows, columns, planes.residual_block,
-                      block_columns, planes.weight_group == 0 ? columns : planes.weight_group, planes.groups()};
+  const RawPlanes raw{hi.data(),
+                      lo.data(),
+                      map.data(),
+                      scale.data(),
+                      rows,
+                      columns,
+                      planes.residual_block,
+                      block_columns,
+                      planes.weight_group == 0 ? columns : planes.weight_group,
+                      planes.groups()};
   blocks = DeviceBuffer<uint32_t>(table.data(), table.size());
   chunks = DeviceBuffer<uint8_t>(static_cast<size_t>(tiles * steps * chunk_bytes));
   residual = DeviceBuffer<uint8_t>(static_cast<size_t>(residual_blocks * kBlockBytes));
   pack_dense<<<static_cast<unsigned>(tiles * steps), 256>>>(raw, static_cast<int>(steps), drain, group_scales,
-                                                            chunk_bytes, chunks.data());
+                                                            chunks.data());
   cuda_check(cudaGetLastError(), "pack_dense");
   if (residual_blocks > 0) {
     pack_residual<<<static_cast<unsigned>(residual_blocks), 32>>>(raw, static_cast<int>(steps), where.data(),
@@ -177,7 +186,8 @@ ZipperMatrix::ZipperMatrix(const NibblePlanes& planes, int64_t activation_group)
   }
   std::vector<float> scales(static_cast<size_t>(tiles * kTileRows), 0.0f);
   for (int64_t row = 0; row < rows; ++row)
-    scales[static_cast<size_t>(row)] = planes.groups() > 1 ? 0.0625f : planes.scale[static_cast<size_t>(row)] * 0.0625f;
+    scales[static_cast<size_t>(row)] =
+        planes.groups() > 1 ? 0.0625f : planes.scale[static_cast<size_t>(row)] * 0.0625f;
   row_scale = DeviceBuffer<float>(scales.data(), scales.size());
   if (!planes.bias.empty()) {
     bias = DeviceBuffer<float>(scales.size());

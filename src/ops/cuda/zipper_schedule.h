@@ -8,28 +8,27 @@ namespace quatrain::ops {
 struct ZipperPlan {
   enum class Kernel { Decode, Gemm };
   Kernel kernel;
-  int tile_tokens;  // decode: 8, 16 or 32; GEMM: 16, 32, 64 or 128, wgmma's N
-  int cluster;      // decode: CTAs that share the columns of 64 rows; GEMM: CTAs that share a token tile
-                    // through multicast, 2 at 128 tokens, else 1
-  int workers;      // GEMM: clusters in the grid
+  int tile_tokens;  // decode: 8 or 16; GEMM: 16, 32, 64 or 128
+  int workers;      // decode: CTAs; GEMM: CTAs, or pairs of them at 128 tokens
+  int slices;       // decode: warps that share the columns of a strip
   bool stream_k;    // GEMM: workers take equal shares of all (tile, step) pairs; else whole tiles in turn
 };
 
-/// Decode: the columns of 64 rows are shared by the fewest CTAs that fill the GPU.
-ZipperPlan plan_decode(int64_t tokens, int64_t tiles, int64_t steps, int processors);
-/// GEMM: the smallest tile that takes all tokens, up to 128.
+/// Decode: the strips of 16 rows are spread evenly over the SMs, and an SM's 16 warps over its strips.
+ZipperPlan plan_decode(int64_t tokens, int64_t rows, int processors);
+/// GEMM: token tile and schedule by what was measured.
 ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processors);
-
-/// The faster of the two for `tokens` rows against a matrix of tiles x steps chunks on a GPU of `processors` SMs.
-ZipperPlan plan_zipper(int64_t tokens, int64_t tiles, int64_t steps, int processors);
+/// The faster of the two for `tokens` rows against a matrix of `rows` rows, tiles x steps chunks, on a GPU of
+/// `processors` SMs.
+ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors);
 
 /// A stretch of K of one output tile.
 struct ZipperSegment {
-  int row_tile;    // in units of the cluster's rows
+  int row_tile;  // in units of the cluster's rows
   int token_tile;
   int first_step;
-  int last_step;   // exclusive
-  int tile;        // number of the output tile, for the partial sums
+  int last_step;  // exclusive
+  int tile;       // number of the output tile, for the partial sums
 };
 
 /// Which segments a worker computes, in order; the same arithmetic on every thread that needs it.
@@ -49,7 +48,8 @@ struct ZipperSchedule {
   __host__ __device__ ZipperSegment segment(int tile, int first, int last) const {
     const int group = tile / (kTokenGroup * row_tiles);
     const int first_token_tile = group * kTokenGroup;
-    const int width = token_tiles - first_token_tile < kTokenGroup ? token_tiles - first_token_tile : kTokenGroup;
+    const int width =
+        token_tiles - first_token_tile < kTokenGroup ? token_tiles - first_token_tile : kTokenGroup;
     const int within = tile - first_token_tile * row_tiles;
     return {within / width, first_token_tile + within % width, first, last, tile};
   }

@@ -16,8 +16,8 @@ __device__ __forceinline__ void widen(const uint4& low, const uint4& high, uint3
 }
 
 /// The same plus the lo nibbles of a residual block: 16 * hi + lo, one bit-select more.
-__device__ __forceinline__ void widen(const uint4& low, const uint4& high, const uint4& lo_low, const uint4& lo_high,
-                                      uint32_t (&a)[16]) {
+__device__ __forceinline__ void widen(const uint4& low, const uint4& high, const uint4& lo_low,
+                                      const uint4& lo_high, uint32_t (&a)[16]) {
   const uint32_t x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   const uint32_t l[8] = {lo_low.x, lo_low.y, lo_low.z, lo_low.w, lo_high.x, lo_high.y, lo_high.z, lo_high.w};
 #pragma unroll

@@ -9,10 +9,11 @@ namespace quatrain::ops::ptx {
 
 /// `bytes` contiguous bytes; both addresses and the size are multiples of 16.
 __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
 }
 
 /// The same for data that is read once: first to leave L2.
@@ -20,14 +21,16 @@ __device__ __forceinline__ void bulk_copy_stream(void* to, const void* from, uin
                                                  uint64_t* barrier) {
   constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // the encoding of createpolicy.fractional.evict_first
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], "
       "%4;" ::"r"(shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(kEvictFirst)
       : "memory");
 }
 
 /// One box of a 2-D tensor map at (x, y); outside the tensor reads zero.
-__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier) {
+__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap* map, int x, int y,
+                                            uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
       "[%4];" ::"r"(shared_address(to)),

@@ -1,0 +1,371 @@
+// Decode attention over 4-bit pages. Keys and values are the wide operand of the tensor cores (16 tokens,
+// then 16 columns), the up to 8 query heads of a kv head the narrow one, so that every mma is useful and
+// nothing is dequantised: scores are s (q . code - z sum(q)), and values' scales go into the probabilities.
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "ops/cuda/kv4_cache.h"
+#include "ops/cuda/ptx/mma.cuh"
+
+namespace quatrain::ops {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kTile = 16;     // tokens of a warp at a time
+constexpr int kHeads = 8;     // query heads of a kv head, padded
+constexpr float kBoost = 64;  // keeps probability * scale in FP16's normal range; scales are below 1,023
+
+struct AttentionParams {
+  Kv4Layout layout;
+  const uint8_t* pages;
+  Kv4Sequences sequences;
+  const __nv_bfloat16* q;
+  int64_t q_stride;
+  int group;  // query heads of a kv head
+  float scale;
+  int splits;
+  float* partial;  // [sequence, kv head, split][kHeads * (head_dim + 2)]
+  int* arrived;
+  __nv_bfloat16* out;
+  int64_t out_stride;
+};
+
+__device__ __forceinline__ uint32_t as_bits(__half2 x) {
+  return *reinterpret_cast<uint32_t*>(&x);
+}
+__device__ __forceinline__ __half2 as_halves(uint32_t x) {
+  return *reinterpret_cast<__half2*>(&x);
+}
+
+// Nibbles i and i + 4 of a word as FP16 pairs, i = 0 ... 3: 1024 + q has q in its last bits, 1024 + 16 q too.
+__device__ __forceinline__ void unpack(uint32_t x, uint32_t (&pairs)[4]) {
+  const __half2 bias = __float2half2_rn(-1024.0f), wide = __float2half2_rn(0.0625f),
+                wide_bias = __float2half2_rn(-64.0f);
+  const uint32_t y = x >> 8;
+  pairs[0] = as_bits(__hadd2(as_halves((x & 0x000F000Fu) | 0x64006400u), bias));
+  pairs[1] = as_bits(__hfma2(as_halves((x & 0x00F000F0u) | 0x64006400u), wide, wide_bias));
+  pairs[2] = as_bits(__hadd2(as_halves((y & 0x000F000Fu) | 0x64006400u), bias));
+  pairs[3] = as_bits(__hfma2(as_halves((y & 0x00F000F0u) | 0x64006400u), wide, wide_bias));
+}
+
+__device__ __forceinline__ float scale_of(uint32_t pair) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(pair)));
+}
+__device__ __forceinline__ float zero_of(uint32_t pair) {
+  return static_cast<float>(static_cast<int32_t>(pair) >> 16);
+}
+
+// What a lane reads of 16 tokens: of keys the rows lane / 4 and + 8, a quarter of the columns each; of values
+// the four tokens 2 (lane % 4) + {0, 1, 8, 9}, an eighth of the columns each.
+template <int kDim>
+struct Tile {
+  static constexpr int kKeyWords = kDim / 32, kValueWords = kDim / 64;
+  uint32_t keys[2][kKeyWords], values[4][kValueWords];
+  uint32_t key_scales[2], value_scales[2];
+
+  __device__ void load(const AttentionParams& p, int sequence, int head, int token, int lane) {
+    const int page =
+        __ldg(p.sequences.page_table + sequence * p.sequences.max_pages + token / kKv4PageTokens);
+    const uint8_t* at = p.pages + page * p.layout.page_bytes() + head * p.layout.head_bytes();
+    const int slot = token % kKv4PageTokens, row = lane / 4, column = lane % 4;
+    const uint8_t* values_at = at + p.layout.codes_bytes();
+    const auto* pairs = reinterpret_cast<const uint32_t*>(at + 2 * p.layout.codes_bytes()) + slot + row;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      load_words(at + (slot + row + 8 * i) * (kDim / 2) + column * (kDim / 8), keys[i]);
+      key_scales[i] = __ldcs(pairs + 8 * i);
+      value_scales[i] = __ldcs(pairs + kKv4PageTokens + 8 * i);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      load_words(values_at + (slot + 2 * column + i % 2 + i / 2 * 8) * (kDim / 2) + row * (kDim / 16),
+                 values[i]);
+  }
+  template <int kWords>
+  static __device__ void load_words(const uint8_t* from, uint32_t (&to)[kWords]) {
+    if constexpr (kWords % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < kWords / 4; ++i) {
+        const uint4 v = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+        to[4 * i] = v.x, to[4 * i + 1] = v.y, to[4 * i + 2] = v.z, to[4 * i + 3] = v.w;
+      }
+    } else if constexpr (kWords == 2) {
+      const uint2 v = __ldcs(reinterpret_cast<const uint2*>(from));
+      to[0] = v.x, to[1] = v.y;
+    } else {
+      to[0] = __ldcs(reinterpret_cast<const uint32_t*>(from));
+    }
+  }
+};
+
+// The running softmax of a lane: of heads 2 (lane % 4) + {0, 1}, over the tokens that the warp has seen.
+template <int kDim>
+struct State {
+  float out[kDim / 16][4];  // columns x heads, like d of mma_half
+  float largest[2], sum[2], zeros[2];
+};
+
+template <int kDim>
+__device__ void attend(const Tile<kDim>& tile, const uint32_t (&q)[kDim / 16][2], const float (&q_sums)[2],
+                       float scale, int valid, int lane, State<kDim>& state) {
+  float scores[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int w = 0; w < kDim / 32; ++w) {
+    uint32_t upper[4], lower[4];
+    unpack(tile.keys[0][w], upper);
+    unpack(tile.keys[1][w], lower);
+    ptx::mma_half(scores, upper[0], lower[0], upper[1], lower[1], q[2 * w][0], q[2 * w][1]);
+    ptx::mma_half(scores, upper[2], lower[2], upper[3], lower[3], q[2 * w + 1][0], q[2 * w + 1][1]);
+  }
+  const int row = lane / 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t pair = tile.key_scales[i / 2];
+    scores[i] = row + i / 2 * 8 < valid ? scale * scale_of(pair) * (scores[i] - zero_of(pair) * q_sums[i % 2])
+                                        : -INFINITY;
+  }
+  uint32_t weights[2];  // probability * value scale of tokens `row` and row + 8, two heads a register
+  float probabilities[4];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float largest = fmaxf(scores[h], scores[2 + h]);
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
+    largest = fmaxf(largest, state.largest[h]);  // finite: a tile has at least one token
+    const float fade = exp2f(state.largest[h] - largest);
+    state.largest[h] = largest;
+    probabilities[h] = exp2f(scores[h] - largest);
+    probabilities[2 + h] = exp2f(scores[2 + h] - largest);
+    state.sum[h] = state.sum[h] * fade + probabilities[h] + probabilities[2 + h];
+    state.zeros[h] *= fade;
+#pragma unroll
+    for (int j = 0; j < kDim / 16; ++j) {
+      state.out[j][h] *= fade;
+      state.out[j][2 + h] *= fade;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float s = row + 8 * i < valid ? scale_of(tile.value_scales[i]) * kBoost : 0.0f;
+    const __half2 w = __floats2half2_rn(probabilities[2 * i] * s, probabilities[2 * i + 1] * s);
+    const float z = row + 8 * i < valid ? zero_of(tile.value_scales[i]) : 0.0f;
+    state.zeros[0] =
+        fmaf(__low2float(w), z, state.zeros[0]);  // of the rounded weights, so that offsets cancel
+    state.zeros[1] = fmaf(__high2float(w), z, state.zeros[1]);
+    weights[i] = ptx::transpose_halves(as_bits(w));
+  }
+  // Column pairs (i, i + 4) of a word of each of two tokens become A registers of tokens' pairs.
+#pragma unroll
+  for (int w = 0; w < kDim / 64; ++w) {
+    uint32_t near_low[4], near_high[4], far_low[4], far_high[4];
+    unpack(__byte_perm(tile.values[0][w], tile.values[1][w], 0x5410), near_low);   // columns 0 ... 3
+    unpack(__byte_perm(tile.values[0][w], tile.values[1][w], 0x7632), near_high);  // columns 4 ... 7
+    unpack(__byte_perm(tile.values[2][w], tile.values[3][w], 0x5410), far_low);
+    unpack(__byte_perm(tile.values[2][w], tile.values[3][w], 0x7632), far_high);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      ptx::mma_half(state.out[4 * w + i], near_low[i], near_high[i], far_low[i], far_high[i], weights[0],
+                    weights[1]);
+  }
+}
+
+// One CTA a (sequence, kv head, split); its warps take every fourth tile.
+template <int kDim>
+__global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
+    attention_kernel(const __grid_constant__ AttentionParams p) {
+  constexpr int kRecord = kHeads * (kDim + 2);
+  __shared__ float shared[kWarps][kRecord];
+  __shared__ bool is_last;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int split = blockIdx.x % p.splits, pair = blockIdx.x / p.splits;
+  const int head = pair % p.layout.kv_heads, sequence = pair / p.layout.kv_heads;
+  const int length = p.sequences.lengths[sequence];
+  const int tiles = (length + kTile - 1) / kTile;
+  const int first = static_cast<int>(static_cast<int64_t>(tiles) * split / p.splits);
+  const int last = static_cast<int>(static_cast<int64_t>(tiles) * (split + 1) / p.splits);
+
+  // Key columns of lane c = lane % 4: a quarter; word w's nibbles 0 ... 7 are columns 8 w ... 8 w + 7 of it.
+  uint32_t q[kDim / 16][2];
+  float q_sums[2] = {0, 0};
+  {
+    const int query = lane / 4;
+    const __nv_bfloat16* from = p.q + sequence * p.q_stride +
+                                (head * p.group + min(query, p.group - 1)) * kDim + lane % 4 * (kDim / 4);
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      __half x[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        x[i] = __float2half_rn(query < p.group ? __bfloat162float(from[8 * w + i]) : 0.0f);
+        sum += __half2float(x[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) q[2 * w + i / 2][i % 2] = as_bits(__halves2half2(x[i], x[i + 4]));
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    for (int h = 0; h < 2; ++h) q_sums[h] = __shfl_sync(~0u, sum, (lane % 4 * 2 + h) * 4);
+  }
+
+  State<kDim> state;
+#pragma unroll
+  for (int j = 0; j < kDim / 16; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.out[j][i] = 0;
+  for (int h = 0; h < 2; ++h) {
+    state.largest[h] = -1e30f;
+    state.sum[h] = state.zeros[h] = 0;
+  }
+  // Two tiles are always on their way.
+  const float scale = p.scale * 1.44269504f;  // exp2
+  Tile<kDim> a, b;
+  int tile = first + warp;
+  if (tile < last) a.load(p, sequence, head, tile * kTile, lane);
+  if (tile + kWarps < last) b.load(p, sequence, head, (tile + kWarps) * kTile, lane);
+  for (; tile < last; tile += 2 * kWarps) {
+    attend<kDim>(a, q, q_sums, scale, length - tile * kTile, lane, state);
+    if (tile + 2 * kWarps < last) a.load(p, sequence, head, (tile + 2 * kWarps) * kTile, lane);
+    if (tile + kWarps >= last) break;
+    attend<kDim>(b, q, q_sums, scale, length - (tile + kWarps) * kTile, lane, state);
+    if (tile + 3 * kWarps < last) b.load(p, sequence, head, (tile + 3 * kWarps) * kTile, lane);
+  }
+
+  // Sums over the tokens of other lanes, then a record a warp: [head][column], sums, largest scores.
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+      state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], distance);
+      state.zeros[h] += __shfl_xor_sync(~0u, state.zeros[h], distance);
+    }
+  float* record = shared[warp];
+#pragma unroll
+  for (int j = 0; j < kDim / 16; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // Row r of block 4 w + n is column 8 w + n of the lane's eighth, row r + 8 column 8 w + n + 4.
+      const int column = lane / 4 * (kDim / 8) + j / 4 * 8 + j % 4 + i / 2 * 4;
+      record[(lane % 4 * 2 + i % 2) * kDim + column] = (state.out[j][i] - state.zeros[i % 2]) * (1 / kBoost);
+    }
+  if (lane < 4)
+    for (int h = 0; h < 2; ++h) {
+      record[kHeads * kDim + lane * 2 + h] = state.sum[h];
+      record[kHeads * (kDim + 1) + lane * 2 + h] = state.largest[h];
+    }
+  __syncthreads();
+
+  // The sum of `count` records at `from`, weighted to a common largest score, at `index`; its sum and largest
+  // too.
+  const auto merge = [](const float* from, int count, int query, int column, float& sum, float& largest) {
+    largest = -1e30f;
+    for (int i = 0; i < count; ++i)
+      largest = fmaxf(largest, __ldcg(from + i * kRecord + kHeads * (kDim + 1) + query));
+    float total = 0;
+    sum = 0;
+    for (int i = 0; i < count; ++i) {
+      const float* at = from + i * kRecord;
+      const float weight = exp2f(__ldcg(at + kHeads * (kDim + 1) + query) - largest);
+      total += weight * __ldcg(at + query * kDim + column);
+      sum += weight * __ldcg(at + kHeads * kDim + query);
+    }
+    return total;
+  };
+  const auto store = [&](int query, int column, float value) {
+    p.out[sequence * p.out_stride + (head * p.group + query) * kDim + column] = __float2bfloat16(value);
+  };
+  float* own = p.partial + static_cast<int64_t>(blockIdx.x) * kRecord;
+  for (int i = threadIdx.x; i < p.group * kDim; i += kWarps * 32) {
+    const int query = i / kDim, column = i % kDim;
+    float largest = -1e30f, total = 0, sum = 0;
+    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, shared[w][kHeads * (kDim + 1) + query]);
+    for (int w = 0; w < kWarps; ++w) {
+      const float weight = exp2f(shared[w][kHeads * (kDim + 1) + query] - largest);
+      total += weight * shared[w][i];
+      sum += weight * shared[w][kHeads * kDim + query];
+    }
+    if (p.splits == 1) {
+      store(query, column, total / sum);
+      continue;
+    }
+    own[i] = total;
+    if (column == 0) {
+      own[kHeads * kDim + query] = sum;
+      own[kHeads * (kDim + 1) + query] = largest;
+    }
+  }
+  if (p.splits == 1) return;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(p.arrived + pair, 1) == p.splits - 1;
+    if (is_last) p.arrived[pair] = 0;
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  const float* records = p.partial + static_cast<int64_t>(pair) * p.splits * kRecord;
+  for (int i = threadIdx.x; i < p.group * kDim; i += kWarps * 32) {
+    float sum, largest;
+    const float total = merge(records, p.splits, i / kDim, i % kDim, sum, largest);
+    store(i / kDim, i % kDim, total / sum);
+  }
+}
+
+constexpr int kMaxSplits = 64;
+
+}  // namespace
+
+Kv4Workspace::Kv4Workspace(int sequences, int query_heads, int head_dim) {
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "number of SMs");
+  // Splits stop once the CTAs fill the GPU four times over.
+  const size_t pairs = static_cast<size_t>(sequences) * static_cast<size_t>(query_heads);
+  const size_t records = std::max<size_t>(pairs, static_cast<size_t>(processors) * 8);
+  partial = DeviceBuffer<float>(records * kHeads * static_cast<size_t>(head_dim + 2));
+  arrived = DeviceBuffer<int>(pairs);
+}
+
+void kv4_decode_attention(const Kv4Layout& layout, const uint8_t* pages, const Kv4Sequences& sequences,
+                          const __nv_bfloat16* q, int64_t q_stride, int query_heads, int max_length,
+                          float scale, Kv4Workspace& workspace, __nv_bfloat16* out, int64_t out_stride,
+                          cudaStream_t stream) {
+  require(layout.head_dim == 64 || layout.head_dim == 128 || layout.head_dim == 256,
+          "KV4 attention: heads of {} columns; it takes 64, 128 or 256", layout.head_dim);
+  const int group = query_heads / std::max(layout.kv_heads, 1);
+  require(layout.kv_heads > 0 && query_heads % layout.kv_heads == 0 && group >= 1 && group <= kHeads,
+          "KV4 attention: {} query heads over {} kv heads; it takes 1 to {} each", query_heads,
+          layout.kv_heads, kHeads);
+  if (sequences.sequences == 0) return;
+  const int pairs = sequences.sequences * layout.kv_heads;
+  // As many CTAs as run at once, but at least two tiles a warp each.
+  const int slots = workspace.processors * (layout.head_dim == 256 ? 2 : 4);
+  const int splits = std::clamp(std::min(slots / pairs, max_length / (2 * kWarps * kTile)), 1, kMaxSplits);
+  const AttentionParams params{layout,
+                               pages,
+                               sequences,
+                               q,
+                               q_stride,
+                               group,
+                               scale,
+                               splits,
+                               workspace.partial.data(),
+                               workspace.arrived.data(),
+                               out,
+                               out_stride};
+  require(static_cast<size_t>(pairs) <= workspace.arrived.size() &&
+              static_cast<size_t>(pairs) * static_cast<size_t>(splits) *
+                      static_cast<size_t>(kHeads * (layout.head_dim + 2)) <=
+                  workspace.partial.size(),
+          "KV4 attention: {} sequences exceed the workspace", sequences.sequences);
+  const auto kernel = layout.head_dim == 64    ? attention_kernel<64>
+                      : layout.head_dim == 128 ? attention_kernel<128>
+                                               : attention_kernel<256>;
+  kernel<<<static_cast<unsigned>(pairs * splits), kWarps * 32, 0, stream>>>(params);
+  cuda_check(cudaGetLastError(), "KV4 attention");
+}
+
+}  // namespace quatrain::ops

@@ -1,0 +1,211 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "base/half.h"
+#include "base/number_format.h"
+#include "ops/cuda/kv4_cache.h"
+
+namespace quatrain {
+namespace {
+
+using ops::DeviceBuffer;
+using ops::Kv4Layout;
+using ops::Kv4Sequences;
+
+// kv_group() of ops/kv_cache.h for 4 asymmetric bits, written again.
+QuantizedGroup kv_group(const std::vector<float>& x) {
+  const QuantizedGroup exact =
+      quantize_group(x.data(), static_cast<int64_t>(x.size()), 4, false, static_cast<int64_t>(x.size()));
+  if (exact.scale == 1 && exact.zero == 0 && x[0] == 0) return exact;
+  const float low = *std::min_element(x.begin(), x.end());
+  uint16_t half = float_to_fp16(std::max(exact.scale, 0x1p-24f));
+  if (std::fabs(std::rint(-low / fp16_to_float(half))) > 32767) ++half;
+  return {fp16_to_float(half), static_cast<int32_t>(std::rint(-low / fp16_to_float(half)))};
+}
+
+struct Row {
+  std::vector<uint8_t> codes;
+  QuantizedGroup group;
+  explicit Row(const std::vector<float>& x = {0}) : group(kv_group(x)) {
+    for (const float value : x) codes.push_back(quantize_value(value, group, 4));
+  }
+  double value(size_t d) const { return static_cast<double>(group.scale) * (codes[d] - group.zero); }
+};
+
+struct Cache {
+  Kv4Layout layout;
+  std::vector<int> lengths;
+  int max_pages;
+  std::vector<int32_t> table;
+  std::vector<std::vector<std::vector<Row>>> keys, values;  // [sequence][head][token]
+  DeviceBuffer<uint8_t> pages;
+  DeviceBuffer<int32_t> device_table, device_lengths;
+
+  // Appends until every sequence has its length; a finished sequence writes its last token again.
+  Cache(Kv4Layout layout, std::vector<int> all_lengths, float offset)
+      : layout(layout), lengths(std::move(all_lengths)) {
+    const auto sequences = static_cast<int>(lengths.size());
+    const int longest = *std::max_element(lengths.begin(), lengths.end());
+    max_pages = (longest + ops::kKv4PageTokens - 1) / ops::kKv4PageTokens;
+    table.resize(static_cast<size_t>(sequences * max_pages));
+    std::iota(table.begin(), table.end(), 0);
+    std::mt19937 random(5);
+    std::shuffle(table.begin(), table.end(), random);
+    pages = DeviceBuffer<uint8_t>(table.size() * static_cast<size_t>(layout.page_bytes()));
+    cudaMemset(pages.data(), 0xFF, pages.bytes());  // slots past a sequence's end hold NaN scales
+    device_table = DeviceBuffer<int32_t>(table.data(), table.size());
+    device_lengths = DeviceBuffer<int32_t>(lengths.size());
+    keys.resize(lengths.size());
+    values.resize(lengths.size());
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      keys[i].assign(static_cast<size_t>(layout.kv_heads), std::vector<Row>(static_cast<size_t>(lengths[i])));
+      values[i] = keys[i];
+    }
+    std::normal_distribution<float> normal(offset, 1.0f);
+    const int64_t stride = 2 * layout.kv_heads * layout.head_dim;
+    std::vector<__nv_bfloat16> rows(static_cast<size_t>(sequences * stride));
+    DeviceBuffer<__nv_bfloat16> device(rows.size());
+    for (int step = 0; step < longest; ++step) {
+      std::vector<int32_t> now;
+      for (int i = 0; i < sequences; ++i) {
+        now.push_back(std::min(step + 1, lengths[static_cast<size_t>(i)]));
+        for (int64_t part = 0; part < 2 * layout.kv_heads; ++part) {
+          std::vector<float> x;
+          for (int d = 0; d < layout.head_dim; ++d) {
+            rows[static_cast<size_t>(i * stride + part * layout.head_dim + d)] =
+                __float2bfloat16(normal(random));
+            x.push_back(__bfloat162float(rows[static_cast<size_t>(i * stride + part * layout.head_dim + d)]));
+          }
+          auto& of = part < layout.kv_heads ? keys : values;
+          of[static_cast<size_t>(i)][static_cast<size_t>(part % layout.kv_heads)]
+            [static_cast<size_t>(now.back() - 1)] = Row(x);
+        }
+      }
+      device.upload(rows.data(), rows.size());
+      device_lengths.upload(now.data(), now.size());
+      ops::kv4_append(layout, pages.data(), sequences_view(), device.data(),
+                      device.data() + layout.kv_heads * layout.head_dim, stride, nullptr, nullptr);
+    }
+    ops::cuda_check(cudaDeviceSynchronize(), "KV4 append");
+  }
+  Kv4Sequences sequences_view() const {
+    return {static_cast<int>(lengths.size()), max_pages, device_table.data(), device_lengths.data()};
+  }
+};
+
+TEST(Kv4, AppendsTheCodesOfTheCpu) {
+  for (const int head_dim : {64, 128, 256}) {
+    SCOPED_TRACE(head_dim);
+    const Cache cache({2, head_dim}, {1, 70, 65}, 3.0f);
+    std::vector<uint8_t> pages(cache.pages.size());
+    cache.pages.download(pages.data(), pages.size());
+    int wrong = 0;
+    for (size_t i = 0; i < cache.lengths.size(); ++i)
+      for (int head = 0; head < 2; ++head)
+        for (int token = 0; token < cache.lengths[i]; ++token)
+          for (int which = 0; which < 2; ++which) {
+            const Row& row =
+                (which == 0 ? cache.keys
+                            : cache.values)[i][static_cast<size_t>(head)][static_cast<size_t>(token)];
+            const int page =
+                cache.table[i * static_cast<size_t>(cache.max_pages) + static_cast<size_t>(token / 64)];
+            const uint8_t* at =
+                pages.data() + page * cache.layout.page_bytes() + head * cache.layout.head_bytes();
+            for (int d = 0; d < head_dim; ++d) {
+              const uint8_t byte = at[which * cache.layout.codes_bytes() + token % 64 * head_dim / 2 + d / 2];
+              wrong += (d % 2 == 0 ? byte & 15 : byte >> 4) != row.codes[static_cast<size_t>(d)];
+            }
+            uint32_t pair;
+            std::memcpy(&pair, at + 2 * cache.layout.codes_bytes() + (which * 64 + token % 64) * 4, 4);
+            wrong += fp16_to_float(static_cast<uint16_t>(pair)) != row.group.scale;
+            wrong += static_cast<int16_t>(pair >> 16) != row.group.zero;
+          }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+void expect_attention(int head_dim, int kv_heads, int group, const std::vector<int>& lengths, float offset) {
+  SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " group " << group << " offset " << offset);
+  const Cache cache({kv_heads, head_dim}, lengths, offset);
+  const int heads = kv_heads * group;
+  std::mt19937 random(15);
+  std::normal_distribution<float> normal;
+  std::vector<__nv_bfloat16> q;
+  for (size_t i = 0; i < lengths.size() * static_cast<size_t>(heads * head_dim); ++i)
+    q.push_back(__float2bfloat16(normal(random)));
+  const DeviceBuffer<__nv_bfloat16> device_q(q.data(), q.size());
+  DeviceBuffer<__nv_bfloat16> out(q.size());
+  cudaMemset(out.data(), 0xFF, out.bytes());
+  ops::Kv4Workspace workspace(static_cast<int>(lengths.size()), heads, head_dim);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const int longest = *std::max_element(lengths.begin(), lengths.end());
+  for (int repeat = 0; repeat < 2; ++repeat)  // the counters must be back at zero
+    ops::kv4_decode_attention(cache.layout, cache.pages.data(), cache.sequences_view(), device_q.data(),
+                              heads * head_dim, heads, longest, scale, workspace, out.data(),
+                              heads * head_dim, nullptr);
+  ops::cuda_check(cudaDeviceSynchronize(), "KV4 attention");
+  std::vector<__nv_bfloat16> got(q.size());
+  out.download(got.data(), got.size());
+  int wrong = 0;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    for (int h = 0; h < heads; ++h) {
+      const auto& keys = cache.keys[i][static_cast<size_t>(h / group)];
+      const auto& values = cache.values[i][static_cast<size_t>(h / group)];
+      const __nv_bfloat16* query = q.data() + (i * static_cast<size_t>(heads) + static_cast<size_t>(h)) *
+                                                  static_cast<size_t>(head_dim);
+      std::vector<double> p;
+      for (const Row& key : keys) {
+        double score = 0;
+        for (int d = 0; d < head_dim; ++d)
+          score += static_cast<double>(__bfloat162float(query[d])) * key.value(static_cast<size_t>(d));
+        p.push_back(score * scale);
+      }
+      const double largest = *std::max_element(p.begin(), p.end());
+      double sum = 0;
+      for (double& x : p) sum += x = std::exp(x - largest);
+      for (int d = 0; d < head_dim; ++d) {
+        double expected = 0, magnitude = 0;
+        for (size_t t = 0; t < p.size(); ++t) {
+          const double term = p[t] / sum * values[t].value(static_cast<size_t>(d));
+          expected += term;
+          magnitude += std::abs(term);
+        }
+        const double value = __bfloat162float(
+            got[(i * static_cast<size_t>(heads) + static_cast<size_t>(h)) * static_cast<size_t>(head_dim) +
+                static_cast<size_t>(d)]);
+        // BF16 out rounds by 2^-9, FP16 probabilities by 2^-11 each; scores' FP32 error, about 2^-20 of
+        // |q| |k| (1 + |offset|), moves probabilities by as much.
+        const double slack =
+            0x1p-8 * std::abs(expected) + magnitude * (0x1p-10 + 0x1p-14 * (1 + std::abs(offset)));
+        if (!(std::abs(value - expected) <= slack) && wrong++ < 3)
+          ADD_FAILURE() << "sequence " << i << " head " << h << " column " << d << ": " << value
+                        << " instead of " << expected << " +- " << slack;
+      }
+    }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Kv4, AttendsOverPages) {
+  expect_attention(128, 2, 4, {1, 70, 333, 16}, 0);
+  expect_attention(64, 3, 3, {129, 64, 1000}, 0);
+  expect_attention(256, 1, 8, {200}, 0);
+  expect_attention(128, 1, 1, {65, 300}, 5);
+}
+
+TEST(Kv4, RefusesWhatItCannotDo) {
+  ops::Kv4Workspace workspace(1, 16, 96);
+  EXPECT_THROW(
+      ops::kv4_append({1, 96}, nullptr, {1, 1, nullptr, nullptr}, nullptr, nullptr, 96, nullptr, nullptr),
+      Error);
+  EXPECT_THROW(ops::kv4_decode_attention({1, 128}, nullptr, {1, 1, nullptr, nullptr}, nullptr, 0, 9, 64, 1,
+                                         workspace, nullptr, 0, nullptr),
+               Error);
+}
+
+}  // namespace
+}  // namespace quatrain
