@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/gpu.h"
 #include "ops/cuda/kv4_cache.h"
 #include "ops/cuda/ptx/mma.cuh"
 
@@ -12,8 +13,9 @@ namespace quatrain::ops {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kTile = 16;     // tokens of a warp at a time
-constexpr int kHeads = 8;     // query heads of a kv head, padded
+constexpr int kTile = 16;  // tokens of a warp at a time
+constexpr int kHeads = 8;  // query heads of a kv head, padded
+constexpr int kMaxSplits = 64;
 constexpr float kBoost = 64;  // keeps probability * scale in FP16's normal range; scales are below 1,023
 
 struct AttentionParams {
@@ -177,6 +179,7 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     attention_kernel(const __grid_constant__ AttentionParams p) {
   constexpr int kRecord = kHeads * (kDim + 2);
   __shared__ float shared[kWarps][kRecord];
+  __shared__ float weights[kMaxSplits][kHeads];
   __shared__ bool is_last;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int split = blockIdx.x % p.splits, pair = blockIdx.x / p.splits;
@@ -257,22 +260,6 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     }
   __syncthreads();
 
-  // The sum of `count` records at `from`, weighted to a common largest score, at `index`; its sum and largest
-  // too.
-  const auto merge = [](const float* from, int count, int query, int column, float& sum, float& largest) {
-    largest = -1e30f;
-    for (int i = 0; i < count; ++i)
-      largest = fmaxf(largest, __ldcg(from + i * kRecord + kHeads * (kDim + 1) + query));
-    float total = 0;
-    sum = 0;
-    for (int i = 0; i < count; ++i) {
-      const float* at = from + i * kRecord;
-      const float weight = exp2f(__ldcg(at + kHeads * (kDim + 1) + query) - largest);
-      total += weight * __ldcg(at + query * kDim + column);
-      sum += weight * __ldcg(at + kHeads * kDim + query);
-    }
-    return total;
-  };
   const auto store = [&](int query, int column, float value) {
     p.out[sequence * p.out_stride + (head * p.group + query) * kDim + column] = __float2bfloat16(value);
   };
@@ -307,21 +294,36 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
   if (!is_last) return;
   __threadfence();
   const float* records = p.partial + static_cast<int64_t>(pair) * p.splits * kRecord;
+  // A record's weight: its largest score against the largest of all, over the common sum; 16 lanes a query.
+  {
+    static_assert(kWarps * 32 == kHeads * 16);
+    const int query = threadIdx.x / 16, part = threadIdx.x % 16;
+    const float* sums = records + kHeads * kDim + query;
+    const float* maxima = records + kHeads * (kDim + 1) + query;
+    float largest = -1e30f, sum = 0;
+    for (int i = part; i < p.splits; i += 16) largest = fmaxf(largest, __ldcg(maxima + i * kRecord));
+    for (int distance = 8; distance > 0; distance /= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
+    for (int i = part; i < p.splits; i += 16) {
+      weights[i][query] = exp2f(__ldcg(maxima + i * kRecord) - largest);
+      sum += weights[i][query] * __ldcg(sums + i * kRecord);
+    }
+    for (int distance = 8; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    for (int i = part; i < p.splits; i += 16) weights[i][query] /= sum;
+  }
+  __syncthreads();
   for (int i = threadIdx.x; i < p.group * kDim; i += kWarps * 32) {
-    float sum, largest;
-    const float total = merge(records, p.splits, i / kDim, i % kDim, sum, largest);
-    store(i / kDim, i % kDim, total / sum);
+    float total = 0;
+#pragma unroll 8  // independent loads: each is a trip to L2
+    for (int s = 0; s < p.splits; ++s)
+      total = fmaf(weights[s][i / kDim], __ldcg(records + s * kRecord + i), total);
+    store(i / kDim, i % kDim, total);
   }
 }
 
-constexpr int kMaxSplits = 64;
-
 }  // namespace
 
-Kv4Workspace::Kv4Workspace(int sequences, int query_heads, int head_dim) {
-  int device = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "number of SMs");
+Kv4Workspace::Kv4Workspace(int sequences, int query_heads, int head_dim) : processors(gpu_processors()) {
   // Splits stop once the CTAs fill the GPU four times over.
   const size_t pairs = static_cast<size_t>(sequences) * static_cast<size_t>(query_heads);
   const size_t records = std::max<size_t>(pairs, static_cast<size_t>(processors) * 8);

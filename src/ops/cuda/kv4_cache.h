@@ -23,7 +23,7 @@ struct Kv4Layout {
 };
 
 /// The sequences of a batch: page_table [sequences, max_pages] holds the numbers of a sequence's pages in
-/// `pages`, lengths [sequences] the tokens it has. Both in GPU memory.
+/// `pages`, lengths [sequences] the tokens it has, at least 1. Both in GPU memory.
 struct Kv4Sequences {
   int sequences = 0;
   int max_pages = 0;

@@ -2,6 +2,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "ops/cuda/gpu.h"
 #include "ops/cuda/zipper_decode.cuh"
 #include "ops/cuda/zipper_gemm.h"
 #include "ops/cuda/zipper_gemm_sm90.cuh"
@@ -144,10 +145,7 @@ void run_decode(const ZipperMatrix& weights, const DeviceActivations& x, const Z
 
 }  // namespace
 
-ZipperWorkspace::ZipperWorkspace(int64_t rows, int64_t tokens) {
-  int device = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "number of SMs");
+ZipperWorkspace::ZipperWorkspace(int64_t rows, int64_t tokens) : processors(gpu_processors()) {
   // At most two CTAs an SM, two partial tiles a CTA; 128 x 128 results with one CTA an SM are the largest.
   partial = DeviceBuffer<float>(static_cast<size_t>(processors) * 2 * kTileRows * 128);
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows + 1;

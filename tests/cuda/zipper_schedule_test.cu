@@ -1,0 +1,99 @@
+// What needs no GPU: the schedule and its table, and what is said where there is none.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/cuda/gpu.h"
+#include "ops/cuda/zipper_schedule.h"
+
+namespace quatrain {
+namespace {
+
+using ops::ZipperPlan;
+using ops::ZipperSchedule;
+using ops::ZipperSegment;
+
+void expect_every_step_once(const ZipperSchedule& schedule) {
+  SCOPED_TRACE(testing::Message() << schedule.row_tiles << " x " << schedule.token_tiles << " tiles, "
+                                  << schedule.steps << " steps, " << schedule.workers << " workers, stream-K "
+                                  << schedule.stream_k);
+  std::vector<int> seen(static_cast<size_t>(schedule.total()));
+  std::vector<int> tile_of(static_cast<size_t>(schedule.row_tiles * schedule.token_tiles));
+  for (int worker = 0; worker < schedule.workers; ++worker) {
+    ZipperSegment segment;
+    int shared = 0;
+    for (int64_t cursor = schedule.start(worker); schedule.next(worker, cursor, segment);) {
+      ASSERT_LT(segment.row_tile, schedule.row_tiles);
+      ASSERT_LT(segment.token_tile, schedule.token_tiles);
+      ASSERT_LT(segment.first_step, segment.last_step);
+      ASSERT_LE(segment.last_step, schedule.steps);
+      const int at = segment.token_tile * schedule.row_tiles + segment.row_tile;
+      for (int step = segment.first_step; step < segment.last_step; ++step)
+        ++seen[static_cast<size_t>(at * schedule.steps + step)];
+      tile_of[static_cast<size_t>(segment.tile)] = at;
+      const bool whole = segment.first_step == 0 && segment.last_step == schedule.steps;
+      if (whole) continue;
+      ++shared;
+      // Those who add the shares up must agree on who holds them, and in which of two places.
+      const int64_t position = static_cast<int64_t>(segment.tile) * schedule.steps;
+      EXPECT_LE(schedule.worker_of(position), worker);
+      EXPECT_GE(schedule.worker_of(position + schedule.steps - 1), worker);
+      EXPECT_EQ(schedule.worker_of(position + segment.first_step), worker);
+      EXPECT_EQ(schedule.worker_of(position + segment.last_step - 1), worker);
+    }
+    EXPECT_LE(shared, 2);
+  }
+  for (const int count : seen) ASSERT_EQ(count, 1);
+  std::vector<int> sorted = tile_of;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i) ASSERT_EQ(sorted[i], static_cast<int>(i));
+}
+
+TEST(ZipperSchedule, CoversEveryStepOnce) {
+  for (const bool stream_k : {false, true})
+    for (const int workers : {1, 3, 66, 132, 264}) {
+      expect_every_step_once({16, 1, 32, workers, stream_k});
+      expect_every_step_once({24, 16, 32, workers, stream_k});
+      expect_every_step_once({3, 37, 5, workers, stream_k});
+      expect_every_step_once({112, 17, 7, workers, stream_k});
+      expect_every_step_once({1, 1, 300, workers, stream_k});
+    }
+}
+
+TEST(ZipperSchedule, TheTableGivesPlansThatTheKernelsTake) {
+  for (const int64_t rows : {16, 100, 576, 4096, 6144, 28672, 128256})
+    for (const int64_t steps : {1, 5, 32, 112, 231})
+      for (int64_t tokens = 1; tokens < 400; ++tokens) {
+        const int64_t tiles = (rows + 127) / 128;
+        const ZipperPlan plan = ops::plan_zipper(tokens, rows, tiles, steps, 132);
+        ASSERT_GE(plan.workers, 1);
+        if (plan.kernel == ZipperPlan::Kernel::Decode) {
+          ASSERT_LE(tokens, plan.tile_tokens);
+          ASSERT_TRUE(plan.tile_tokens == 8 || plan.tile_tokens == 16);
+          ASSERT_GE(plan.slices, 1);
+          ASSERT_LE(plan.slices, 16);
+          ASSERT_LE(plan.workers, 132);
+        } else {
+          ASSERT_TRUE(plan.tile_tokens == 16 || plan.tile_tokens == 32 || plan.tile_tokens == 64 ||
+                      plan.tile_tokens == 128);
+          const int64_t row_tiles = plan.tile_tokens == 128 ? (tiles + 1) / 2 : tiles;
+          const int64_t outputs = row_tiles * ((tokens + plan.tile_tokens - 1) / plan.tile_tokens);
+          ASSERT_LE(plan.workers, outputs * (plan.stream_k ? steps : 1)) << "a worker without work";
+          ASSERT_LE(plan.workers, 264);
+        }
+      }
+}
+
+TEST(Gpu, SaysWhatIsMissing) {
+  try {
+    EXPECT_GT(ops::gpu_processors(), 0);
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("--device cpu"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace quatrain
