@@ -249,11 +249,28 @@ TEST(ZipperGemm, TheTablesPlanRuns) {
   }
 }
 
-TEST(ZipperGemm, RefusesWhatItCannotDo) {
-  const NibblePlanes planes = test::random_planes(16, 192, 48, 64, Presence::None, 5);
-  EXPECT_THROW(ZipperMatrix(planes, 128), Error);
-  const NibblePlanes good = test::random_planes(16, 192, 64, 64, Presence::None, 5);
+TEST(ZipperMatrix, RefusesMalformedPlanes) {  // before it touches a GPU
+  const NibblePlanes good = test::random_planes(40, 192, 64, 64, Presence::All, 5, true);
+  const auto broken = [&](auto change) {
+    NibblePlanes planes = good;
+    change(planes);
+    EXPECT_THROW(ZipperMatrix(planes, 64), Error);
+  };
   EXPECT_THROW(ZipperMatrix(good, 96), Error);
+  EXPECT_THROW(ZipperMatrix(test::random_planes(16, 192, 48, 64, Presence::None, 5), 128), Error);
+  broken([](NibblePlanes& planes) { planes.rows = 0; });
+  broken([](NibblePlanes& planes) { planes.columns = int64_t{1} << 40; });
+  broken([](NibblePlanes& planes) { planes.residual_block = 0; });
+  broken([](NibblePlanes& planes) { planes.hi.pop_back(); });
+  broken([](NibblePlanes& planes) { planes.scale.push_back(1); });
+  broken([](NibblePlanes& planes) { planes.lo.pop_back(); });
+  broken([](NibblePlanes& planes) { planes.bias.pop_back(); });
+  broken([](NibblePlanes& planes) { planes.residual_index.back() = 1 << 20; });
+  broken([](NibblePlanes& planes) { planes.residual_index.front() = -1; });
+}
+
+TEST(ZipperGemm, RefusesWhatItCannotDo) {
+  const NibblePlanes good = test::random_planes(16, 192, 64, 64, Presence::None, 5);
   const ZipperMatrix weights(good, 64);
   ZipperWorkspace workspace(16, 4);
   DeviceActivations other(4, 192, 128);

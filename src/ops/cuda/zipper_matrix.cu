@@ -113,10 +113,31 @@ int drain_columns(const NibblePlanes& planes, int64_t activation_group) {
   return drain;
 }
 
+// The vectors of the planes must have the sizes that their shape says.
+const NibblePlanes& checked(const NibblePlanes& planes) {
+  require(planes.rows > 0 && planes.columns > 0 && planes.rows < (int64_t{1} << 31) / kStepColumns &&
+              planes.columns < (int64_t{1} << 31) / kStepColumns,
+          "zipper GEMM: a weight matrix of {} x {}", planes.rows, planes.columns);
+  require(planes.residual_block > 0 && planes.weight_group >= 0,
+          "zipper GEMM: residual blocks of {} columns, weight groups of {}", planes.residual_block,
+          planes.weight_group);
+  const auto expect = [&](const char* what, size_t size, int64_t expected) {
+    require(size == static_cast<size_t>(expected), "zipper GEMM: {} {} of a {} x {} matrix, not {}", size,
+            what, planes.rows, planes.columns, expected);
+  };
+  expect("bytes of hi nibbles", planes.hi.size(), planes.rows * ((planes.columns + 1) / 2));
+  expect("scales", planes.scale.size(), planes.rows * planes.groups());
+  expect(
+      "bytes of lo nibbles", planes.lo.size(),
+      static_cast<int64_t>(planes.residual_index.size()) * kResidualRows * ((planes.residual_block + 1) / 2));
+  if (!planes.bias.empty()) expect("biases", planes.bias.size(), planes.rows);
+  return planes;
+}
+
 }  // namespace
 
 ZipperMatrix::ZipperMatrix(const NibblePlanes& planes, int64_t activation_group)
-    : rows(planes.rows),
+    : rows(checked(planes).rows),
       columns(planes.columns),
       tiles((planes.rows + kTileRows - 1) / kTileRows),
       steps((planes.columns + kStepColumns - 1) / kStepColumns),
@@ -124,7 +145,6 @@ ZipperMatrix::ZipperMatrix(const NibblePlanes& planes, int64_t activation_group)
                                                                                   : activation_group),
       drain(drain_columns(planes, activation_group)),
       group_scales(planes.groups() > 1 || drain < kStepColumns) {
-  require(rows > 0 && columns > 0, "zipper GEMM: a weight matrix of {} x {}", rows, columns);
   chunk_bytes = kStrips * strip_bytes(drain, group_scales);
 
   // Where the residual blocks of the file lie, and which 16 x 128 kernel blocks they touch.
