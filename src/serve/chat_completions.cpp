@@ -7,6 +7,7 @@
 #include "serve/endpoints.h"
 #include "serve/generation_fields.h"
 #include "serve/respond.h"
+#include "serve/tools.h"
 
 namespace quatrain {
 namespace {
@@ -20,12 +21,15 @@ Json token_json(const Tokenizer& tokenizer, int32_t token, double logprob) {
 
 class ChatFormat : public ReplyFormat {
  public:
-  ChatFormat(const Service& service, int64_t prompt_tokens, const GenerationFields& fields)
+  ChatFormat(const Service& service, int64_t prompt_tokens, const GenerationFields& fields,
+             const std::optional<ToolPlan>& tools)
       : tokenizer_(service.tokenizer()),
         prompt_tokens_(prompt_tokens),
         logprobs_(fields.request.top_logprobs >= 0),
         include_usage_(fields.include_usage),
         choices_(static_cast<size_t>(fields.n)) {
+    if (tools)
+      for (Choice& choice : choices_) choice.splitter.emplace(tools->style);
     head_ = {{"id", new_id("chatcmpl-")},
              {"object", fields.stream ? "chat.completion.chunk" : "chat.completion"},
              {"created", std::time(nullptr)},
@@ -46,6 +50,8 @@ class ChatFormat : public ReplyFormat {
     if (!choice.text.empty() || !choice.logprobs.empty())
       chunks.push_back(
           chunk(event.choice, {{"content", std::exchange(choice.text, {})}}, take_logprobs(choice), Json()));
+    for (const Json& call : std::exchange(choice.calls, {}))
+      chunks.push_back(chunk(event.choice, {{"tool_calls", Json::array({call})}}, Json(), Json()));
     if (event.kind == ReplyEvent::Kind::End)
       chunks.push_back(chunk(event.choice, Json::object(), Json(), choice.finish));
     return chunks;
@@ -61,9 +67,15 @@ class ChatFormat : public ReplyFormat {
 
   void collect(const ReplyEvent& event) override {
     Choice& choice = choices_[event.choice];
-    choice.text += event.text;
+    if (choice.splitter) {
+      add(choice, choice.splitter->push(event.text));
+    } else {
+      choice.text += event.text;
+    }
     if (event.kind == ReplyEvent::Kind::End) {
+      if (choice.splitter) add(choice, choice.splitter->finish());
       choice.finish = finish_reason(event);
+      if (choice.called > 0 && choice.finish == "stop") choice.finish = "tool_calls";
       if (event.choice == 0) reused_ = event.reused;
     } else if (!event.stop_token) {
       for (const TokenLogprob& logprob : event.logprobs) choice.logprobs.push_back(logprob_json(logprob));
@@ -76,6 +88,10 @@ class ChatFormat : public ReplyFormat {
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& choice = choices_[i];
       Json message = {{"role", "assistant"}, {"content", choice.text}};
+      if (!choice.calls.empty()) {
+        message["tool_calls"] = choice.calls;
+        if (choice.text.empty()) message["content"] = nullptr;
+      }
       whole["choices"].push_back({{"index", i},
                                   {"message", std::move(message)},
                                   {"logprobs", take_logprobs(choice)},
@@ -89,7 +105,19 @@ class ChatFormat : public ReplyFormat {
   struct Choice {
     std::string text, finish;
     std::vector<Json> logprobs;
+    std::optional<ToolCallSplitter> splitter;
+    std::vector<Json> calls;
+    int called = 0;
   };
+
+  static void add(Choice& choice, ToolCallSplitter::Parts parts) {
+    choice.text += parts.text;
+    for (const ToolCall& call : parts.calls)
+      choice.calls.push_back({{"index", choice.called++},
+                              {"id", new_id("call_")},
+                              {"type", "function"},
+                              {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
 
   Json logprob_json(const TokenLogprob& logprob) const {
     Json json = token_json(tokenizer_, logprob.token, logprob.logprob);
@@ -120,6 +148,17 @@ class ChatFormat : public ReplyFormat {
   std::vector<Choice> choices_;
 };
 
+std::shared_ptr<MaskedGrammar> grammar_of(const ToolPlan& plan, Service& service) {
+  std::string key = fmt::format("tools {} {} {}", static_cast<int>(plan.style), plan.required, plan.parallel);
+  for (size_t i = 0; i < plan.names.size(); ++i)
+    key += " " + OrderedJson(plan.names[i]).dump() + " " + plan.parameters[i].dump();
+  try {
+    return service.grammars().get(key, [&] { return tool_grammar(plan); });
+  } catch (const Error& error) {
+    fail_field("tools", "{}", error.what());
+  }
+}
+
 }  // namespace
 
 void chat_completions(Service& service, const OrderedJson& body, httplib::Response& response) {
@@ -132,8 +171,14 @@ void chat_completions(Service& service, const OrderedJson& body, httplib::Respon
   } else if (top > 0) {
     fail_field("top_logprobs", "top_logprobs needs logprobs = true");
   }
-  const std::vector<int32_t> prompt = chat_prompt(fields, service, nullptr);
-  auto format = std::make_unique<ChatFormat>(service, std::ssize(prompt), generation);
+  const std::optional<ToolPlan> tools = read_tools(fields, service.chat_template_source());
+  if (tools) {
+    if (generation.grammar)
+      fail_unsupported("response_format", "response_format beside tools is not supported");
+    generation.grammar = grammar_of(*tools, service);
+  }
+  const std::vector<int32_t> prompt = chat_prompt(fields, service, tools ? tools->tools : OrderedJson());
+  auto format = std::make_unique<ChatFormat>(service, std::ssize(prompt), generation, tools);
   auto reply = std::make_unique<Reply>(service.scheduler(), service.metrics(), service.tokenizer(),
                                        multiply(generation, {prompt}), generation.stop, generation.special);
   respond(std::move(reply), std::move(format), generation.stream, response);

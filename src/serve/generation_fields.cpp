@@ -5,6 +5,7 @@
 #include <random>
 
 #include "serve/api_error.h"
+#include "serve/grammar/json_schema.h"
 
 namespace quatrain {
 namespace {
@@ -60,9 +61,33 @@ std::vector<std::string> read_stop(const RequestFields& fields) {
   return stop;
 }
 
+// text, json_object, or json_schema with {"schema": ...}
+std::shared_ptr<MaskedGrammar> read_response_format(const RequestFields& fields, Service& service) {
+  const OrderedJson* format = fields.find("response_format");
+  if (format == nullptr) return nullptr;
+  if (!format->is_object()) fail_field("response_format", "response_format is not an object");
+  const RequestFields inner(*format, "response_format.");
+  const std::string type = inner.text("type").value_or("");
+  if (type == "text") return nullptr;
+  if (type == "json_object") return service.grammars().get("json_object", object_grammar);
+  if (type != "json_schema")
+    fail_unsupported("response_format.type",
+                     "response_format.type is not \"text\", \"json_object\" or \"json_schema\"");
+  const OrderedJson* wrapper = inner.find("json_schema");
+  if (wrapper == nullptr || !wrapper->is_object() || !wrapper->contains("schema"))
+    fail_field("response_format.json_schema", "response_format.json_schema.schema is missing");
+  const OrderedJson& schema = (*wrapper)["schema"];
+  try {
+    return service.grammars().get("json_schema " + schema.dump(),
+                                  [&] { return schema_grammar(schema, "response_format.json_schema"); });
+  } catch (const Error& error) {
+    fail_field("response_format", "{}", error.what());
+  }
+}
+
 }  // namespace
 
-GenerationFields read_generation_fields(const RequestFields& fields, const Service& service,
+GenerationFields read_generation_fields(const RequestFields& fields, Service& service,
                                         int64_t default_max_tokens) {
   service.check_model(fields);
   fields.refuse({"suffix", "functions", "function_call", "audio", "prediction", "web_search_options",
@@ -79,6 +104,8 @@ GenerationFields read_generation_fields(const RequestFields& fields, const Servi
   }
   result.special = !fields.boolean("skip_special_tokens", true);
   result.stop = read_stop(fields);
+
+  result.grammar = read_response_format(fields, service);
 
   const int64_t vocabulary = service.engine().config().vocabulary;
   GenerationRequest& request = result.request;
@@ -104,6 +131,8 @@ std::vector<GenerationRequest> multiply(const GenerationFields& fields,
       GenerationRequest request = fields.request;
       request.prompt = prompt;
       request.sampling.seed += static_cast<uint64_t>(i);
+      if (fields.grammar)
+        request.constraint = std::make_shared<GrammarConstraint>(fields.grammar, request.stop_ids);
       requests.push_back(std::move(request));
     }
   return requests;

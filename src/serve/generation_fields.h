@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/scheduler.h"
+#include "serve/grammar/token_masks.h"
 #include "serve/request_fields.h"
 #include "serve/service.h"
 
@@ -16,12 +17,13 @@ struct GenerationFields {
   bool stream = false, include_usage = false;
   bool special = false;  // special tokens appear in the text
   std::vector<std::string> stop;
-  GenerationRequest request;  // all but prompt, logprobs and listener
+  std::shared_ptr<MaskedGrammar> grammar;  // null: any text
+  GenerationRequest request;               // all but prompt, logprobs, constraint and listener
 };
 
 /// Reads and checks them. Unknown fields are ignored; known ones that this server cannot honour are refused
 /// by name.
-GenerationFields read_generation_fields(const RequestFields& fields, const Service& service,
+GenerationFields read_generation_fields(const RequestFields& fields, Service& service,
                                         int64_t default_max_tokens);
 
 /// n requests a prompt, in the order of the prompts, each with a seed of its own.

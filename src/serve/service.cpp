@@ -13,6 +13,7 @@ Service::Service(std::unique_ptr<Engine> engine, std::unique_ptr<Tokenizer> toke
       tokenizer_(std::move(tokenizer)),
       template_source_(options_.chat_template.empty() ? tokenizer_->chat_template() : options_.chat_template),
       created_(std::time(nullptr)),
+      grammars_(*tokenizer_, engine_->config().vocabulary),
       scheduler_(*engine_, options_.scheduler) {
   if (!template_source_.empty()) template_.emplace(template_source_);
 }

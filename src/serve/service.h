@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "engine/scheduler.h"
+#include "serve/grammar_cache.h"
 #include "serve/metrics.h"
 #include "serve/request_fields.h"
 #include "text/chat_template.h"
@@ -32,6 +33,7 @@ class Service {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Scheduler& scheduler() { return scheduler_; }
   Metrics& metrics() { return metrics_; }
+  GrammarCache& grammars() { return grammars_; }
   /// Null when the model brings none.
   const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
   const std::string& chat_template_source() const { return template_source_; }
@@ -51,6 +53,7 @@ class Service {
   std::optional<ChatTemplate> template_;
   int64_t created_;
   Metrics metrics_;
+  GrammarCache grammars_;
   Scheduler scheduler_;  // the last: its thread uses the others
 };
 
