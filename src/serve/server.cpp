@@ -4,6 +4,7 @@
 
 #include "serve/api_error.h"
 #include "serve/endpoints.h"
+#include "serve/page.h"
 
 namespace quatrain {
 namespace {
@@ -58,6 +59,22 @@ void ModelServer::add_paths() {
     service_.check_model(RequestFields(OrderedJson{{"model", request.matches[1].str()}}));
     answer(response, service_.model_facts());
   });
+
+  for (const PageFile& file : page_files())
+    http_.get(
+        std::string(file.path),
+        [file](const Request&, Response& response) {
+          // Nothing from elsewhere, and nowhere to send to but here.
+          response.set_header(
+              "Content-Security-Policy",
+              "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+              "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+          response.set_header("X-Content-Type-Options", "nosniff");
+          response.set_header("Referrer-Policy", "no-referrer");
+          response.set_header("Cache-Control", "no-cache");
+          response.set_content(std::string(file.content), std::string(file.type));
+        },
+        /*open=*/true);
 
   const auto post = [this](const char* path, auto handler) {
     http_.post(path, [this, handler](const OrderedJson& body, Response& response) {
