@@ -66,7 +66,7 @@ void add_eval(CLI::App& app) {
   verb->add_option("--text", options->text, "wikitext2-test, wikitext2-valid, wikitext2-train, or a file")
       ->capture_default_str();
   verb->add_option("--windows", options->windows, "the first N windows only (default: all)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number<int64_t>(1));
   verb->add_option("--engine", options->scorer.engine, "native, or reference (fake quantisation in libtorch)")
       ->check(CLI::IsMember({"native", "reference"}))
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "engine/engine.h"
 #include "engine/generate.h"
@@ -68,6 +69,11 @@ class Chat {
   Generation ask(const std::string& text, const std::function<bool(std::string_view)>& on_text) {
     messages_.push_back({{"role", "user"}, {"content", text}});
     const std::vector<int32_t> prompt = prompt_ids(text);
+    if (std::cmp_greater(prompt.size(), engine_->context())) {
+      messages_.erase(messages_.size() - 1);
+      fail("the conversation has {} tokens, the context holds {}; {}", prompt.size(), engine_->context(),
+           "shorten it, or begin anew (in a chat: /clear)");
+    }
     const size_t shared = shared_prefix(prompt);
     engine_->truncate(sequence_, static_cast<int64_t>(shared));
     cached_.resize(shared);
@@ -118,11 +124,16 @@ bool print_piece(std::string_view text) {
   return static_cast<bool>(std::cout);
 }
 
+void say(Chat& chat, const std::string& text) {
+  const Generation reply = chat.ask(text, print_piece);
+  std::cout << std::endl;
+  require(static_cast<bool>(std::cout), "stdout: cannot write the answer");
+  print_speed(reply);
+}
+
 void answer_once(Chat& chat, const RunOptions& options) {
   if (!options.common.json) {
-    const Generation reply = chat.ask(*options.prompt, print_piece);
-    std::cout << std::endl;
-    print_speed(reply);
+    say(chat, *options.prompt);
     return;
   }
   const Generation reply = chat.ask(*options.prompt, nullptr);
@@ -147,6 +158,16 @@ std::optional<std::string> read_line() {
   return std::string(line.get());
 }
 
+// A line that cannot be answered, such as one too long, does not end the chat.
+void answer(Chat& chat, const std::string& line) {
+  try {
+    say(chat, line);
+  } catch (const Error& error) {
+    if (!std::cout) throw;
+    fmt::print(stderr, "error: {}\n", error.what());
+  }
+}
+
 void converse(Chat& chat) {
   if (isatty(STDIN_FILENO) != 0) {
     using_history();
@@ -164,10 +185,17 @@ void converse(Chat& chat) {
     } else if (line->front() == '/') {
       fmt::print(stderr, "{}: no such command; /help lists them\n", *line);
     } else {
-      const Generation reply = chat.ask(*line, print_piece);
-      std::cout << std::endl;
-      print_speed(reply);
+      answer(chat, *line);
     }
+  }
+}
+
+// A value that the sampler refuses is a wrong flag.
+void check_sampling(const SamplerOptions& sampling) {
+  try {
+    sampling.validate();
+  } catch (const Error& error) {
+    fail_usage("run: {}", error.what());
   }
 }
 
@@ -182,22 +210,24 @@ void add_run(CLI::App& app) {
   verb->add_flag("--raw", options->raw, "continue the text as it stands, without the chat template");
   verb->add_option("--system", options->system, "the system message");
   verb->add_option("--max-tokens", options->generate.max_tokens, "longest reply")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number<int64_t>(1))
       ->capture_default_str();
   verb->add_option("--stop", options->generate.stop, "a text that ends the reply (repeatable)");
   verb->add_option("--context", options->engine.context,
                    "longest conversation in tokens (default: the model's limit)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number<int64_t>(1));
   SamplerOptions& sampling = options->generate.sampling;
   verb->add_option("--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
-  verb->add_option("--top-k", sampling.top_k, "0 is all")->capture_default_str();
+  verb->add_option("--top-k", sampling.top_k, "0 is all")
+      ->check(whole_number<int32_t>(0))
+      ->capture_default_str();
   verb->add_option("--top-p", sampling.top_p)->capture_default_str();
   verb->add_option("--min-p", sampling.min_p)->capture_default_str();
   verb->add_option("--repetition-penalty", sampling.repetition_penalty)->capture_default_str();
-  verb->add_option("--seed", sampling.seed)->capture_default_str();
+  verb->add_option("--seed", sampling.seed)->check(whole_number<uint64_t>(0))->capture_default_str();
   add_common(*verb, options->common);
   verb->callback([options] {
-    options->generate.sampling.validate();
+    check_sampling(options->generate.sampling);
     options->engine.threads = options->common.threads;
     if (options->common.json && !options->prompt) fail_usage("run: --json needs a prompt (-p)");
     Chat chat(*options);

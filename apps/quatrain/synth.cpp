@@ -46,7 +46,7 @@ void add_synth(CLI::App& app) {
   verb->add_option("--recipe", options->recipe,
                    "an artifact by this recipe instead, without the 16-bit model")
       ->excludes(bf16);
-  verb->add_option("--seed", options->synth.seed, "seed of the weights");
+  verb->add_option("--seed", options->synth.seed, "seed of the weights")->check(whole_number<uint64_t>(0));
   verb->add_option("-o,--output", options->output, "the directory to write")->required();
   add_common(*verb, options->common);
   verb->callback([options] {

@@ -1,7 +1,11 @@
 // One small file a verb: add_VERB puts its subcommand, options and action into the program.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,6 +19,20 @@ struct CommonOptions {
   bool json = false;
   std::string device = "cpu";
 };
+
+/// The check of a flag that takes a whole number from `least` up; `Number` is the type that must hold it.
+template <typename Number>
+CLI::Validator whole_number(Number least) {
+  const auto check = [least](const std::string& text) {
+    Number value = 0;
+    const char* end = text.data() + text.size();
+    const auto [next, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && next == end && value >= least) return std::string();
+    return fmt::format("\"{}\" is not a whole number from {} to {}", text, least,
+                       std::numeric_limits<Number>::max());
+  };
+  return CLI::Validator(check, "");
+}
 
 /// Adds --threads, --json and --device.
 void add_common(CLI::App& verb, CommonOptions& options);

@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,6 +31,19 @@ void sync_directory(const fs::path& directory) {
 
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// Keeps a working name for this run; the lock ends with the descriptor, a kill included. Between open and
+// lock another run may have renamed it into place: what is locked must still be what the name means.
+void claim(int descriptor, const fs::path& temporary, const fs::path& path) {
+  const bool locked = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  struct stat held {
+  }, named{};
+  if (locked && ::fstat(descriptor, &held) == 0 && ::stat(temporary.c_str(), &named) == 0 &&
+      held.st_dev == named.st_dev && held.st_ino == named.st_ino)
+    return;
+  ::close(descriptor);
+  fail("{}: another run is writing it; let that end, or choose another name", path.string());
 }
 
 std::string read_gzip(const fs::path& path, size_t limit) {
@@ -125,15 +139,26 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), temporary_(path_) {
+  require(path_.has_filename(), "\"{}\": no name of a file to write", path_.string());
+  std::error_code error;
+  require(!fs::is_directory(path_, error), "{}: is a directory; name a file to write", path_.string());
+  // A rename would put a plain file in the place of a device such as /dev/null.
+  require(!fs::exists(path_, error) || fs::is_regular_file(path_, error),
+          "{}: is not a regular file; name a file to write", path_.string());
   temporary_ += ".tmp";
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   require(descriptor_ >= 0, "{}: cannot create: {}", temporary_.string(), system_message());
+  claim(descriptor_, temporary_, path_);
+  if (::ftruncate(descriptor_, 0) != 0) {  // what a killed run left
+    ::close(descriptor_);
+    fail("{}: cannot empty: {}", temporary_.string(), system_message());
+  }
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
+  ::unlink(temporary_.c_str());  // while it is locked: afterwards the name may be another run's
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(const void* data, size_t size) {
@@ -169,20 +194,31 @@ void write_file(const fs::path& path, std::string_view text) {
 }
 
 AtomicDirectory::AtomicDirectory(fs::path path) : path_(std::move(path)) {
+  path_ = path_.lexically_normal();
   if (!path_.has_filename()) path_ = path_.parent_path();  // "out/" and "out" are one directory
+  require(path_.has_filename() && path_ != "." && path_.filename() != "..",
+          "\"{}\": no name of a directory to write; choose one that does not exist", path_.string());
   std::error_code error;
-  require(!fs::exists(path_, error) || (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
+  require(!fs::exists(fs::symlink_status(path_, error)) ||
+              (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
           "{}: exists and is not an empty directory; remove it or choose another name", path_.string());
   temporary_ = path_;
   temporary_ += ".partial";
   fs::create_directories(temporary_, error);
   require(!error, "{}: cannot create: {}", temporary_.string(), error.message());
+  lock_ = ::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  require(lock_ >= 0, "{}: cannot open: {}", temporary_.string(), system_message());
+  claim(lock_, temporary_, path_);
 }
 
 AtomicDirectory::~AtomicDirectory() {
-  if (keep_ || temporary_.empty()) return;
   std::error_code error;
-  fs::remove_all(temporary_, error);
+  if (!keep_ && !temporary_.empty()) fs::remove_all(temporary_, error);
+  ::close(lock_);
+}
+
+void AtomicDirectory::clear() {
+  for (const fs::directory_entry& entry : fs::directory_iterator(temporary_)) fs::remove_all(entry.path());
 }
 
 void AtomicDirectory::commit() {

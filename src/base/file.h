@@ -39,7 +39,8 @@ class MappedFile {
 };
 
 /// A file being written beside its final name: write() appends, commit() flushes to disk and renames.
-/// Destroyed without commit() (an error, a full disk), it removes what it wrote.
+/// Destroyed without commit() (an error, a full disk), it removes what it wrote. A directory, a device or a
+/// name that another run is writing is an error at construction.
 class AtomicFile {
  public:
   explicit AtomicFile(fs::path path);
@@ -65,8 +66,8 @@ class AtomicFile {
 void write_file(const fs::path& path, std::string_view text);
 
 /// A directory being filled beside its final name; commit() renames it there in one step. An existing
-/// directory of that name is an error at construction unless it is empty. Destroyed without commit(), it is
-/// removed, unless keep() was called (a resumable run keeps its parts).
+/// directory of that name is an error at construction unless it is empty, and so is another run that fills
+/// it. Destroyed without commit(), it is removed, unless keep() was called (a resumable run keeps its parts).
 class AtomicDirectory {
  public:
   explicit AtomicDirectory(fs::path path);
@@ -77,12 +78,15 @@ class AtomicDirectory {
   /// Where to write; the final name with ".partial" at its end.
   const fs::path& path() const { return temporary_; }
   void keep() { keep_ = true; }
+  /// Removes what a killed run left there, for one that does not resume.
+  void clear();
   void commit();
 
  private:
   fs::path path_;
   fs::path temporary_;
   bool keep_ = false;
+  int lock_ = -1;
 };
 
 /// A file or directory that ships with the program (recipes/, data/), by relative name: looked for in

@@ -30,11 +30,17 @@ Document parse(std::string_view text, std::string_view where) {
   try {
     return Document::parse(text);
   } catch (const nlohmann::json::exception& error) {
-    fail("{}: not valid JSON: {}", where, error.what());
+    fail("{}: not valid JSON: {}", where, json_reason(error));
   }
 }
 
 }  // namespace
+
+std::string json_reason(const nlohmann::json::exception& error) {
+  const std::string text = error.what();
+  const size_t label = text.find("] ");
+  return text.starts_with('[') && label != std::string::npos ? text.substr(label + 2) : text;
+}
 
 Json parse_json(std::string_view text, std::string_view where) {
   return parse<Json>(text, where);

@@ -20,6 +20,9 @@ Json parse_json(std::string_view text, std::string_view where);
 /// As parse_json, with the keys of objects in the order of the text (templates print them so).
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where);
 
+/// What nlohmann says was wrong, without its label "[json.exception.parse_error.101]".
+std::string json_reason(const nlohmann::json::exception& error);
+
 Json read_json(const fs::path& path);
 
 /// The field `key` of an object as T; missing or mistyped is an error that names where and key.

@@ -29,7 +29,7 @@ Json parse_header(std::string_view text, std::string_view where) {
     return Json::parse(text, check);
   } catch (const nlohmann::json::exception& error) {
     fail("{}: the header is not valid JSON ({}); the file is damaged or no safetensors file", where,
-         error.what());
+         json_reason(error));
   }
 }
 

@@ -99,6 +99,7 @@ void to_hub(const Checkpoint& checkpoint, const fs::path& output, const ConvertO
   config.norm_offset = row.norm_offset;
 
   AtomicDirectory directory(output);
+  directory.clear();
   const std::vector<StoredTensor> tensors = hub_layout(config);
   uint64_t total = 0;
   for (const StoredTensor& tensor : tensors)

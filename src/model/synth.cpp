@@ -173,6 +173,7 @@ void synthesize(const ModelConfig& shape, const fs::path& directory, const Synth
   const ModelConfig config = with_dtype(shape, options.dtype);
   const auto bytes = static_cast<int64_t>(bytes_of(options.dtype));
   AtomicDirectory target(directory);
+  target.clear();
   const std::vector<StoredTensor> tensors = hub_layout(config);
   const auto shapes = canonical_shapes(config);
   const auto total = static_cast<uint64_t>(parameter_count(config) * bytes);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <fstream>
 #include <string>
 
 #include "base/error.h"
@@ -122,6 +123,45 @@ TEST_F(FileTest, DirectoriesAppearWhole) {
     directory.keep();
   }
   EXPECT_TRUE(fs::is_directory(kept));
+}
+
+TEST_F(FileTest, OnlyAFileIsReplacedByAFile) {
+  EXPECT_NE(error_of([&] { AtomicFile{folder_}; }).find("is a directory"), std::string::npos);
+  EXPECT_NE(error_of([&] { AtomicFile("/dev/null"); }).find("not a regular file"), std::string::npos);
+  EXPECT_NE(error_of([&] { AtomicFile(""); }).find("no name"), std::string::npos);
+  EXPECT_FALSE(fs::exists("/dev/null.tmp"));
+  EXPECT_EQ(entries(), 0);
+  for (const char* name : {"", ".", "./", "..", "a/.."})
+    EXPECT_NE(error_of([&] { AtomicDirectory{name}; }).find("no name"), std::string::npos) << name;
+  fs::create_symlink(folder_ / "absent", folder_ / "link");
+  EXPECT_NE(error_of([&] { AtomicDirectory(folder_ / "link"); }).find("exists"), std::string::npos);
+}
+
+TEST_F(FileTest, OneRunAtATimeWritesAName) {
+  {
+    AtomicFile first(folder_ / "a");
+    first.write("first");
+    EXPECT_NE(error_of([&] { AtomicFile(folder_ / "a"); }).find("another run"), std::string::npos);
+    first.commit();
+    AtomicDirectory directory(folder_ / "d");
+    write_file(directory.path() / "x", "1");
+    EXPECT_NE(error_of([&] { AtomicDirectory(folder_ / "d"); }).find("another run"), std::string::npos);
+    directory.commit();
+  }
+  EXPECT_EQ(read_file(folder_ / "a"), "first");
+  EXPECT_EQ(read_file(folder_ / "d" / "x"), "1");
+}
+
+TEST_F(FileTest, WhatAKilledRunLeftIsReplaced) {
+  std::ofstream(folder_ / "a.tmp") << "a long line of an earlier run";
+  write_file(folder_ / "a", "new");
+  EXPECT_EQ(read_file(folder_ / "a"), "new");
+  fs::create_directories(folder_ / "d.partial" / "sub");
+  std::ofstream(folder_ / "d.partial" / "old") << "old";
+  AtomicDirectory directory(folder_ / "d");
+  directory.clear();
+  directory.commit();
+  EXPECT_TRUE(fs::is_empty(folder_ / "d"));
 }
 
 }  // namespace

@@ -55,5 +55,17 @@ TEST(Json, OrderedKeepsTheTextsOrder) {
   EXPECT_EQ(parse_ordered_json(R"({"b":1,"a":2})", "f").dump(), R"({"b":1,"a":2})");
 }
 
+TEST(Json, ErrorsAreFreeOfTheParsersLabels) {
+  try {
+    parse_json("{\"a\": }", "config.json");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("json.exception"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("config.json: not valid JSON: parse error at line 1"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace quatrain
