@@ -17,4 +17,7 @@ void tokenize(Service& service, const OrderedJson& body, httplib::Response& resp
 /// POST /detokenize: {"tokens"} -> {"prompt"}
 void detokenize(Service& service, const OrderedJson& body, httplib::Response& response);
 
+/// GET /tokenizer_info: {"bos_token", "eos_token", "chat_template"}, for clients that encode text themselves.
+void tokenizer_info(Service& service, httplib::Response& response);
+
 }  // namespace quatrain

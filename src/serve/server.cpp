@@ -52,6 +52,8 @@ void ModelServer::add_paths() {
     response.set_content(service_.metrics().text(service_.scheduler().stats()),
                          "text/plain; version=0.0.4; charset=utf-8");
   });
+  http_.get("/tokenizer_info",
+            [this](const Request&, Response& response) { tokenizer_info(service_, response); });
   http_.get("/v1/models", [this](const Request&, Response& response) {
     answer(response, {{"object", "list"}, {"data", Json::array({service_.model_facts()})}});
   });

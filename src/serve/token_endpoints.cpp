@@ -1,4 +1,4 @@
-// /tokenize and /detokenize.
+// /tokenize, /detokenize and /tokenizer_info.
 #include "serve/api_error.h"
 #include "serve/chat_prompt.h"
 #include "serve/endpoints.h"
@@ -32,6 +32,16 @@ void detokenize(Service& service, const OrderedJson& body, httplib::Response& re
     if (id >= service.tokenizer().size())
       fail_field("tokens", "tokens: {} is not in the vocabulary of {}", id, service.tokenizer().size());
   const Json answer = {{"prompt", service.tokenizer().decode(ids, true)}};
+  response.set_content(dump_json(answer), "application/json");
+}
+
+void tokenizer_info(Service& service, httplib::Response& response) {
+  const Tokenizer& tokenizer = service.tokenizer();
+  const auto name = [&](int32_t id) { return id < 0 ? Json() : Json(tokenizer.token_text(id)); };
+  const Json answer = {
+      {"bos_token", name(tokenizer.bos())},
+      {"eos_token", name(tokenizer.eos().empty() ? -1 : tokenizer.eos().front())},
+      {"chat_template", service.chat_template() == nullptr ? Json() : Json(service.chat_template_source())}};
   response.set_content(dump_json(answer), "application/json");
 }
 

@@ -182,6 +182,10 @@ TEST(Completions, TokenizeAndBack) {
   EXPECT_EQ(server.answer("/detokenize", {{"tokens", tokens["tokens"]}})["prompt"], "h\xC3\xA9llo<|im_end|>");
   const Json chat = server.answer("/tokenize", {{"messages", {{{"role", "user"}, {"content", "a"}}}}});
   EXPECT_EQ(chat["tokens"][0], kTurnBegin);
+  const Json info = Json::parse(server.client().Get("/tokenizer_info")->body);
+  EXPECT_EQ(info["eos_token"], "<|im_end|>");
+  EXPECT_EQ(info["bos_token"], "<|endoftext|>");
+  EXPECT_TRUE(info["chat_template"].is_string());
 }
 
 }  // namespace

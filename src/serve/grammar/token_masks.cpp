@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -70,14 +71,14 @@ const std::vector<uint64_t>& MaskedGrammar::allowed(GrammarAutomaton::State stat
   }
   states_ = automaton_.states();
   if (mask.most_left <= left) return mask.allowed;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  walk(state,
+       [&](int32_t, GrammarAutomaton::State after) { least = std::min(least, automaton_.shortest(after)); });
   tight_.assign(words, 0);
-  bool any = false;
   walk(state, [&](int32_t id, GrammarAutomaton::State after) {
-    if (automaton_.shortest(after) > left) return;
-    set(tight_, id);
-    any = true;
+    if (automaton_.shortest(after) <= std::max(left, least)) set(tight_, id);
   });
-  return any ? tight_ : mask.allowed;
+  return tight_;
 }
 
 void GrammarConstraint::mask(std::span<float> logits, int64_t left) {

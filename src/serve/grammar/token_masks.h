@@ -47,7 +47,7 @@ class MaskedGrammar {
   GrammarAutomaton& automaton() { return automaton_; }
   const TokenTable& table() const { return *table_; }
   /// Bit i % 64 of word i / 64: token i may follow, so that `left` tokens after it still complete the text
-  /// (each byte has a token of its own). Where none does, all that the grammar allows.
+  /// (each byte has a token of its own). Where none does, those that leave the least to be written.
   const std::vector<uint64_t>& allowed(GrammarAutomaton::State state, int64_t left);
   /// How many states were found so far. Any thread.
   int64_t states() const { return states_; }
