@@ -46,7 +46,8 @@ struct KvPolicy {
 struct QuantizationConfig {
   static constexpr int kVersion = 1;
   std::string recipe;
-  // Linears, embedding, head and every other matrix: bits of their tensors in the file over their weights.
+  // Linears, embedding, head and every other matrix: bits of their tensors (stored transforms included) in
+  // the file over their weights.
   double bits_per_weight = 0;
   LinearPolicy defaults;
   std::map<std::string, LinearPolicy> linears;  // by linear name, e.g. "model.layers.0.mlp.down_proj"

@@ -40,7 +40,7 @@ struct ArtifactWriter::Impl {
   AtomicDirectory directory;
   SafetensorsWriter shards;
   std::map<std::string, std::pair<int64_t, int64_t>> planes;  // linear: weight group, residual block
-  std::vector<std::string> plain;                             // tensors that are no planes
+  std::map<std::string, size_t> plain;                        // tensors that are no planes: their bytes
   uint64_t matrix_bytes = 0, matrix_weights = 0;
 };
 
@@ -81,7 +81,7 @@ void ArtifactWriter::add_tensor(const std::string& name, const std::vector<int64
   const std::vector<std::byte> bytes =
       encode_values(*element, values, fmt::format("{}: tensor {}", staging().string(), name));
   impl_->shards.add(name, type, shape, bytes);
-  impl_->plain.push_back(name);
+  impl_->plain[name] = bytes.size();
   if (is_weight(name) && shape.size() == 2) {
     impl_->matrix_bytes += bytes.size();
     impl_->matrix_weights += values.size();
@@ -100,8 +100,10 @@ void ArtifactWriter::finish(Json model_config, QuantizationConfig quantization, 
   }
   quantization.unquantized.clear();
   const std::set<std::string> transforms = quantization.transform_tensors();
-  for (const std::string& name : impl_->plain)
-    if (!transforms.contains(name))
+  for (const auto& [name, bytes] : impl_->plain)
+    if (transforms.contains(name))
+      impl_->matrix_bytes += bytes;  // a transform is part of what the quantised matrices need
+    else
       quantization.unquantized.push_back(is_weight(name) ? name.substr(0, name.size() - kWeight.size())
                                                          : name);
   if (impl_->matrix_weights > 0)

@@ -158,8 +158,9 @@ void ForwardPass::rotate_heads(const Layer& layer) {
       }
       ops::rope(query, heads + kv_heads, dim, half, rope.cosine.data() + row * half,
                 rope.sine.data() + row * half);
-      if (layer.key_transform) layer.key_transform->apply(query, heads + kv_heads, dim);
     }
+    if (layer.key_transform)
+      layer.key_transform->apply(qkv_.data() + begin * layer.qkv.outputs(), end - begin, layer.qkv.outputs());
   });
 }
 

@@ -7,6 +7,8 @@
 namespace quatrain {
 namespace {
 
+constexpr int64_t kTransformGrain = 12;  // tokens of one work item: what a block transform takes at once
+
 // A run of linears that can be one matrix.
 struct Run {
   std::vector<LinearShape> linears;
@@ -107,7 +109,7 @@ LinearGroup::LinearGroup(const WeightSource& source, std::span<const LinearShape
   }
   for (const Run& run : runs) {
     if (!run.quantized) {
-      add_dense(run.linears.front().name, run.policy, dense_of_run(source, run, pool));
+      add_dense(run.linears.front().name, run.policy, dense_of_run(source, run, pool), &source);
       continue;
     }
     std::string name;
@@ -118,16 +120,16 @@ LinearGroup::LinearGroup(const WeightSource& source, std::span<const LinearShape
         stack(stacked, std::move(planes));
         continue;
       }
-      if (stacked.rows > 0) add_planes(name, run.policy, stacked, pool);
+      if (stacked.rows > 0) add_planes(name, run.policy, stacked, pool, &source);
       stacked = std::move(planes);
       name = linear.name;
     }
-    add_planes(name, run.policy, stacked, pool);
+    add_planes(name, run.policy, stacked, pool, &source);
   }
 }
 
 LinearGroup::Part& LinearGroup::add_part(const std::string& name, const LinearPolicy& policy, int64_t inputs,
-                                         int64_t outputs) {
+                                         int64_t outputs, const WeightSource* source) {
   require(policy.activation.bits == 4 || policy.activation.bits == 8 || policy.activation.bits == 16,
           "{}: activation bits: {} is not 4, 8 or 16", name, policy.activation.bits);
   Part part;
@@ -138,16 +140,16 @@ LinearGroup::Part& LinearGroup::add_part(const std::string& name, const LinearPo
   if (!parts_.empty() && parts_.back().transform == part.transform)
     part.online = parts_.back().online;
   else
-    part.online = make_transform(policy.input_transform, inputs, name);
+    part.online = make_transform(policy.input_transform, inputs, name, source);
   inputs_ = inputs;
   outputs_ += outputs;
   return parts_.emplace_back(std::move(part));
 }
 
 void LinearGroup::add_planes(const std::string& name, const LinearPolicy& policy, const NibblePlanes& planes,
-                             ThreadPool& pool) {
-  if (policy.activation.bits == 16) return add_dense(name, policy, dense_of_planes(planes, pool));
-  Part& part = add_part(name, policy, planes.columns, planes.rows);
+                             ThreadPool& pool, const WeightSource* source) {
+  if (policy.activation.bits == 16) return add_dense(name, policy, dense_of_planes(planes, pool), source);
+  Part& part = add_part(name, policy, planes.columns, planes.rows, source);
   try {
     part.nibbles = ops::pack_nibble_matrix(planes, policy.activation.group, pool);
   } catch (const Error& error) {
@@ -156,10 +158,10 @@ void LinearGroup::add_planes(const std::string& name, const LinearPolicy& policy
 }
 
 void LinearGroup::add_dense(const std::string& name, const LinearPolicy& policy,
-                            std::shared_ptr<const ops::DenseMatrix> matrix) {
+                            std::shared_ptr<const ops::DenseMatrix> matrix, const WeightSource* source) {
   require(policy.activation.bits == 16, "{}: {}-bit activations need quantised weights", name,
           policy.activation.bits);
-  add_part(name, policy, matrix->columns(), matrix->rows()).dense = std::move(matrix);
+  add_part(name, policy, matrix->columns(), matrix->rows(), source).dense = std::move(matrix);
 }
 
 int64_t LinearGroup::bytes() const {
@@ -177,7 +179,7 @@ void LinearGroup::run(const float* x, int64_t tokens, int64_t stride, ThreadPool
     const bool same_transform = before != nullptr && before->transform == part.transform;
     if (part.online && !same_transform) {
       scratch.transformed.resize(static_cast<size_t>(tokens * inputs_));
-      pool.parallel_for(tokens, 4, [&](int64_t begin, int64_t end, int) {
+      pool.parallel_for(tokens, kTransformGrain, [&](int64_t begin, int64_t end, int) {
         for (int64_t t = begin; t < end; ++t)
           std::copy_n(x + t * stride, inputs_, scratch.transformed.data() + t * inputs_);
         part.online->apply(scratch.transformed.data() + begin * inputs_, end - begin, inputs_);

@@ -31,11 +31,11 @@ class LinearGroup {
   LinearGroup() = default;
   /// Loads and repacks; every mismatch of shape, group or transform is an Error that names the linear.
   LinearGroup(const WeightSource& source, std::span<const LinearShape> linears, ThreadPool& pool);
-  /// Adds one matrix below the others.
+  /// Adds one matrix below the others. `source` has the tensors of stored transforms.
   void add_planes(const std::string& name, const LinearPolicy& policy, const NibblePlanes& planes,
-                  ThreadPool& pool);
+                  ThreadPool& pool, const WeightSource* source = nullptr);
   void add_dense(const std::string& name, const LinearPolicy& policy,
-                 std::shared_ptr<const ops::DenseMatrix> matrix);
+                 std::shared_ptr<const ops::DenseMatrix> matrix, const WeightSource* source = nullptr);
 
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
@@ -56,7 +56,8 @@ class LinearGroup {
     std::unique_ptr<ops::NibbleMatrix> nibbles;  // when activation.bits < 16
     std::shared_ptr<const ops::DenseMatrix> dense;
   };
-  Part& add_part(const std::string& name, const LinearPolicy& policy, int64_t inputs, int64_t outputs);
+  Part& add_part(const std::string& name, const LinearPolicy& policy, int64_t inputs, int64_t outputs,
+                 const WeightSource* source);
 
   int64_t inputs_ = 0, outputs_ = 0;
   std::vector<Part> parts_;

@@ -53,7 +53,7 @@ class Loader {
       require(planes.rows == vocabulary && planes.columns == hidden,
               "{}: {} has planes of {} x {}, the config asks for {} x {}", source_.where(), embedding,
               planes.rows, planes.columns, vocabulary, hidden);
-      if (source_.tied_planes()) model.head.add_planes(head, source_.policy(head), planes, pool_);
+      if (source_.tied_planes()) model.head.add_planes(head, source_.policy(head), planes, pool_, &source_);
       model.embedding.emplace(std::move(planes));
     } else {
       shared = matrix(embedding + ".weight", vocabulary, hidden);
@@ -102,7 +102,7 @@ class Loader {
             "{}: an online value transform ({}) is not supported; merge it into v_proj and o_proj", site,
             kv.value_transform.kind);
     layer.kv = ops::kv_layout(config_.kv_heads, config_.head_dim, kv.bits, kv.group, kv.symmetric);
-    layer.key_transform = make_transform(kv.key_transform, config_.head_dim, site);
+    layer.key_transform = make_key_transform(kv.key_transform, config_, site, source_);
     layer.window = config_.sliding_window[static_cast<size_t>(index)];
     layer.local_rope = layer.window > 0;
     return layer;

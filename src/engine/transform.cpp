@@ -1,6 +1,9 @@
 #include "engine/transform.h"
 
+#include <numeric>
+
 #include "base/error.h"
+#include "ops/block_transform.h"
 #include "ops/hadamard.h"
 
 namespace quatrain {
@@ -8,36 +11,112 @@ namespace {
 
 class HadamardOperator : public OnlineTransform {
  public:
-  HadamardOperator(int64_t width, int64_t order, uint64_t seed, bool offset)
-      : hadamard_(width, order, seed, offset) {}
+  HadamardOperator(ops::HadamardTransform hadamard, int64_t repeats)
+      : hadamard_(std::move(hadamard)), repeats_(repeats) {}
 
   void apply(float* x, int64_t rows, int64_t stride) const override {
-    for (int64_t row = 0; row < rows; ++row) hadamard_.apply_row(x + row * stride);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t i = 0; i < repeats_; ++i) hadamard_.apply_row(x + row * stride + i * hadamard_.width());
   }
 
  private:
   ops::HadamardTransform hadamard_;
+  int64_t repeats_;  // vectors side by side in a row
 };
 
-}  // namespace
+class BlockOperator : public OnlineTransform {
+ public:
+  explicit BlockOperator(ops::BlockTransform blocks) : blocks_(std::move(blocks)) {}
+  void apply(float* x, int64_t rows, int64_t stride) const override { blocks_.apply(x, rows, stride); }
 
-std::unique_ptr<OnlineTransform> make_transform(const Transform& transform, int64_t width, std::string_view site) {
-  const std::string& kind = transform.kind;
-  if (kind == "none") return nullptr;
-  const bool grouped = kind == "grouped-hadamard" || kind == "grouped-offset-hadamard";
-  require(grouped || kind == "hadamard",
-          "{}: the engine has no online transform of kind \"{}\"; it has none, hadamard, grouped-hadamard, "
-          "grouped-offset-hadamard",
-          site, kind);
+ private:
+  ops::BlockTransform blocks_;
+};
+
+std::unique_ptr<OnlineTransform> hadamard(const Transform& transform, int64_t width, int64_t repeats,
+                                          std::string_view site) {
+  const bool grouped = transform.kind != "hadamard";
   require(transform.order > 0 && width % transform.order == 0 && (grouped || transform.order == width),
-          "{}: a {} of order {} does not fit {} values; the order {}", site, kind, transform.order, width,
-          grouped ? "must divide them" : "must be that number");
+          "{}: a {} of order {} does not fit {} values; the order {}", site, transform.kind, transform.order,
+          width, grouped ? "must divide them" : "must be that number");
   try {
-    return std::make_unique<HadamardOperator>(width, transform.order, transform.seed,
-                                              kind == "grouped-offset-hadamard");
+    return std::make_unique<HadamardOperator>(
+        ops::HadamardTransform(width, transform.order, transform.seed,
+                               transform.kind == "grouped-offset-hadamard"),
+        repeats);
   } catch (const Error& error) {
     fail("{}: {}", site, error.what());
   }
+}
+
+// The tensor of a stored transform, whose shape must be [matrices, rows, columns].
+std::vector<float> stored(const Transform& transform, const WeightSource* source, int64_t matrices,
+                          int64_t rows, int64_t columns, std::string_view site) {
+  require(source != nullptr && !transform.tensor.empty(), "{}: a transform of kind \"{}\" needs a tensor",
+          site, transform.kind);
+  source->expect(transform.tensor, {matrices, rows, columns});
+  std::vector<float> values(static_cast<size_t>(matrices * rows * columns));
+  source->read_rows(transform.tensor, 0, matrices * rows, values.data());
+  return values;
+}
+
+std::unique_ptr<OnlineTransform> blocks(const Transform& transform, int64_t width, std::string_view site,
+                                        const WeightSource* source) {
+  const int64_t order = transform.order;
+  require(order > 0 && width % order == 0, "{}: blocks of {} do not divide {} values", site, order, width);
+  std::vector<int32_t> numbers(static_cast<size_t>(width / order));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return std::make_unique<BlockOperator>(ops::BlockTransform(
+      order, stored(transform, source, width / order, order, order, site), std::move(numbers)));
+}
+
+// Of each KV head the tensor holds A, A^-T and the mean key, [2 d + 1, d]: q <- q A^-T, k <- (k - mean) A.
+std::unique_ptr<OnlineTransform> key_matrices(const Transform& transform, const ModelConfig& config,
+                                              std::string_view site, const WeightSource& source) {
+  const int64_t d = config.head_dim, square = d * d;
+  const std::vector<float> values = stored(transform, &source, config.kv_heads, 2 * d + 1, d, site);
+  std::vector<float> matrices;  // A^-T of every KV head, then A of every one
+  std::vector<float> offset(static_cast<size_t>(config.heads * d), 0.0f);
+  for (const int64_t first : {square, int64_t{0}})
+    for (int64_t head = 0; head < config.kv_heads; ++head) {
+      const auto at = values.begin() + head * (2 * square + d) + first;
+      matrices.insert(matrices.end(), at, at + square);
+    }
+  for (int64_t head = 0; head < config.kv_heads; ++head) {
+    const auto mean = values.begin() + head * (2 * square + d) + 2 * square;
+    offset.insert(offset.end(), mean, mean + d);
+  }
+  std::vector<int32_t> of_block;
+  for (int64_t head = 0; head < config.heads; ++head)
+    of_block.push_back(static_cast<int32_t>(head / (config.heads / config.kv_heads)));
+  for (int64_t head = 0; head < config.kv_heads; ++head)
+    of_block.push_back(static_cast<int32_t>(config.kv_heads + head));
+  return std::make_unique<BlockOperator>(
+      ops::BlockTransform(d, matrices, std::move(of_block), std::move(offset)));
+}
+
+}  // namespace
+
+std::unique_ptr<OnlineTransform> make_transform(const Transform& transform, int64_t width,
+                                                std::string_view site, const WeightSource* source) {
+  const std::string& kind = transform.kind;
+  if (kind == "none") return nullptr;
+  if (kind == "block") return blocks(transform, width, site, source);
+  require(kind == "hadamard" || kind == "grouped-hadamard" || kind == "grouped-offset-hadamard",
+          "{}: the engine has no online transform of kind \"{}\"; it has none, hadamard, grouped-hadamard, "
+          "grouped-offset-hadamard, block",
+          site, kind);
+  return hadamard(transform, width, 1, site);
+}
+
+std::unique_ptr<OnlineTransform> make_key_transform(const Transform& transform, const ModelConfig& config,
+                                                    std::string_view site, const WeightSource& source) {
+  if (transform.kind == "none") return nullptr;
+  if (transform.kind == "matrix") return key_matrices(transform, config, site, source);
+  require(transform.kind == "hadamard",
+          "{}: the engine has no key transform of kind \"{}\"; it has none, hadamard, matrix", site,
+          transform.kind);
+  return hadamard(transform, config.head_dim, config.heads + config.kv_heads, site);
 }
 
 }  // namespace quatrain

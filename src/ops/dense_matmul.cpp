@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kRowsAtATime =
     128;  // rows that a thread reads before it packs them: a multiple of every panel
 
+constexpr float kNoBias[64] = {};  // at least a panel
+
 const DenseKernel& kernel_of(Isa isa) {
   return select_kernel(isa, dense_kernel_generic, dense_kernel_avx2, dense_kernel_avx512);
 }
@@ -112,6 +114,19 @@ void DenseMatrix::row(int64_t row, float* out) const {
   }
 }
 
+int64_t DenseMatrix::most_interleaved() const {
+  return kernel_of(isa_).tokens;
+}
+
+void DenseMatrix::multiply_interleaved(const float* x, int64_t tokens, float* y, int64_t y_stride) const {
+  const DenseKernel& kernel = kernel_of(isa_);
+  const int64_t panel_words = type_ == WeightType::F32 ? panel_ * columns_ : panel_ * columns_ / 2;
+  for (int64_t row = 0, p = 0; row < rows_; row += panel_, ++p)
+    kernel.run(type_, words_.data() + p * panel_words, columns_, x, tokens,
+               bias_.empty() ? kNoBias : bias_.data() + row, std::min(panel_, rows_ - row), y + row,
+               y_stride);
+}
+
 void dense_matmul(const DenseMatrix& weights, const float* x, int64_t tokens, int64_t x_stride,
                   ThreadPool& pool, float* y, int64_t y_stride) {
   if (tokens <= 0) return;
@@ -139,7 +154,6 @@ void dense_matmul(const DenseMatrix& weights, const float* x, int64_t tokens, in
     });
   }
 
-  static constexpr float kNoBias[64] = {};
   const int64_t panel_words = weights.type_ == WeightType::F32 ? panel * columns : panel * columns / 2;
   const int64_t panels = (weights.rows_ + panel - 1) / panel;
   // A chunk is long enough (a quarter megabyte) to hide its claiming, short enough to balance the threads.

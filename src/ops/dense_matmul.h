@@ -33,6 +33,10 @@ class DenseMatrix {
   int64_t bytes() const;
   /// One row as FP32 (an embedding look-up).
   void row(int64_t row, float* out) const;
+  /// The product on the calling thread, for at most most_interleaved() tokens that lie side by side in every
+  /// column: value k of token t is x[k * tokens + t]. The sums are those of dense_matmul.
+  void multiply_interleaved(const float* x, int64_t tokens, float* y, int64_t y_stride) const;
+  int64_t most_interleaved() const;
 
  private:
   friend void dense_matmul(const DenseMatrix&, const float*, int64_t, int64_t, ThreadPool&, float*, int64_t);
