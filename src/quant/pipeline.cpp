@@ -1,7 +1,6 @@
 #include "quant/pipeline.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/error.h"
@@ -10,7 +9,9 @@
 #include "base/thread_pool.h"
 #include "checkpoint/artifact.h"
 #include "model/checkpoint.h"
+#include "quant/calibrated_pipeline.h"
 #include "quant/policy.h"
+#include "quant/stopwatch.h"
 #include "quant/text_files.h"
 #include "quant/weights/rtn.h"
 
@@ -20,21 +21,6 @@ namespace {
 // The program itself with its libraries, and what one thread holds while it rounds rows.
 constexpr uint64_t kProgramBytes = uint64_t{160} << 20;
 constexpr uint64_t kThreadBytes = uint64_t{8} << 20;
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-// Tensors that stay unquantised but large: 16 bits. Norms are small and exact in FP32.
-std::string_view half_type(const ModelConfig& config) {
-  return config.dtype == "bfloat16" ? "BF16" : "F16";
-}
 
 class Quantizer {
  public:
@@ -108,7 +94,7 @@ class Quantizer {
       ++linears_;
     }
     for (const PlainShape& plain : plain_tensors_of_layer(config_, layer))
-      add_plain(writer, plain.name, plain.name, plain.shape.size() == 1 ? "F32" : half_type(config_));
+      add_plain(writer, plain.name, plain.name, plain.shape.size() == 1 ? "F32" : half_type(config_.dtype));
     const double relative = norm > 0 ? std::sqrt(error / norm) : 0;
     layers_.push_back({{"layer", layer}, {"relative_error", relative}, {"seconds", watch.seconds()}});
     return relative;
@@ -148,7 +134,7 @@ class Quantizer {
     const bool tied = name == kHeadName && config_.tied_embeddings;
     const std::string source = tied ? kEmbeddingName : name;
     if (bits == 16)
-      add_plain(writer, name + ".weight", source + ".weight", half_type(config_));
+      add_plain(writer, name + ".weight", source + ".weight", half_type(config_.dtype));
     else
       add_planes(writer, name, source, config_.vocabulary, config_.hidden);
   }
@@ -191,6 +177,8 @@ Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& outpu
 
 Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
               const QuantizeOptions& options) {
+  if (recipe.transforms() || recipe.calibrated())
+    return quantize_calibrated(std::move(checkpoint), recipe, output, options);
   return Quantizer(std::move(checkpoint), recipe, output, options).run();
 }
 

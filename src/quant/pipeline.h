@@ -14,10 +14,12 @@ namespace quatrain {
 struct QuantizeOptions {
   int threads = 0;
   uint64_t max_ram = 0;  // bytes; 0: no limit. A run predicted to need more is refused before it starts
+  std::vector<std::vector<int32_t>> samples = {};  // calibration tokens instead of the recipe's text
 };
 
 /// Quantises the model at `model` (hub directory, GGUF, llama2.c) by `recipe` and writes the artifact
-/// `output`, which must not exist. One matrix is resident at a time; the predicted peak of memory is logged
+/// `output`, which must not exist. Of recipes without transforms and calibration one matrix is resident at a
+/// time, of others one layer, and the hidden states of all samples; the predicted peak of memory is logged
 /// before the start. Returns the report that was written as quantization_report.json: summary ("quantised X
 /// of Y linear layers"), relative weight error, residual blocks and time of every linear, notes (groups that
 /// did not divide), sizes, and the source's fingerprint.

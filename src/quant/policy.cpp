@@ -4,6 +4,10 @@
 #include <charconv>
 #include <set>
 
+#include "base/error.h"
+#include "base/hadamard_matrix.h"
+#include "base/rng.h"
+
 namespace quatrain {
 namespace {
 
@@ -24,7 +28,7 @@ class Planner {
     const std::vector<int64_t> layers8 = recipe_.layers_with_8_bits(model_.layers);
     for (int64_t layer = 0; layer < model_.layers; ++layer) {
       const bool wide = std::binary_search(layers8.begin(), layers8.end(), layer);
-      for (const LinearShape& linear : linears_of_layer(model_, layer)) add_linear(linear, wide);
+      for (const LinearShape& linear : linears_of_layer(model_, layer)) add_linear(linear, layer, wide);
     }
     add_head();
     add_kv();
@@ -41,19 +45,61 @@ class Planner {
                                   width, what, group)
                     : fmt::format("width {}: {} groups of {} do not divide it, {} are used", width, what,
                                   group, fitted);
-    if (noted_.insert(note).second) plan_.notes.push_back(note);
+    this->note(note);
     return fitted;
   }
 
-  void add_linear(const LinearShape& linear, bool wide) {
+  void note(const std::string& text) {
+    if (noted_.insert(text).second) plan_.notes.push_back(text);
+  }
+
+  void add_linear(const LinearShape& linear, int64_t layer, bool wide) {
     LinearPolicy policy = plan_.config.defaults;
+    policy.input_transform = input_transform(linear, layer);
+    if (recipe_.activations.down_group != 0 && linear.name.ends_with("down_proj"))
+      policy.activation.group = recipe_.activations.down_group;
     policy.weight_group = fit(linear.in, policy.weight_group, "weight");
     if (policy.activation.bits != 16)
       policy.activation.group = fit(linear.in, policy.activation.group, "activation");
     if (wide) policy.activation.bits = 8;
     const LinearPolicy& defaults = plan_.config.defaults;
-    if (policy.weight_group != defaults.weight_group || !(policy.activation == defaults.activation))
+    if (policy.weight_group != defaults.weight_group || !(policy.activation == defaults.activation) ||
+        !(policy.input_transform == defaults.input_transform))
       plan_.config.linears[linear.name] = policy;
+  }
+
+  // Full where a Hadamard matrix of the width exists, else in the largest blocks of a power of two.
+  Transform hadamard(int64_t width, int64_t layer, std::string_view site) {
+    const int64_t order = hadamard_exists(width) ? width : width & -width;
+    if (order != width)
+      note(fmt::format("width {}: no Hadamard matrix of this order is known, blocks of {} are used", width,
+                       order));
+    return {order == width ? "hadamard" : "grouped-hadamard", order, transform_seed(recipe_, layer, site),
+            ""};
+  }
+
+  Transform input_transform(const LinearShape& linear, int64_t layer) {
+    const Recipe::Transforms& kinds = recipe_.transform;
+    const auto stored = [&](int64_t block, const char* name) -> Transform {
+      const int64_t order = fit(linear.in, block, "balanced");
+      require(order > 0, "{}: no block of 16 columns or more divides its {} inputs; use no balanced blocks",
+              linear.name, linear.in);
+      return {"block", order, 0, fmt::format("model.layers.{}.{}", layer, name)};
+    };
+    if (linear.name.ends_with("o_proj"))
+      return kinds.output == "none" ? Transform{} : hadamard(linear.in, layer, "output");
+    if (!linear.name.ends_with("down_proj")) {
+      if (kinds.inputs == "none") return {};
+      return stored(kinds.inputs_block, linear.name.find(".self_attn.") != std::string::npos
+                                            ? "self_attn.input_transform"
+                                            : "mlp.input_transform");
+    }
+    if (kinds.down == "hadamard") return hadamard(linear.in, layer, "down");
+    if (kinds.down == "balanced-block") return stored(kinds.down_block, "mlp.down_transform");
+    if (kinds.down == "grouped-offset-hadamard")
+      return {kinds.down, fit(linear.in, kinds.down_block, "offset"), transform_seed(recipe_, layer, "down"),
+              ""};
+    return {};
   }
 
   void add_head() {
@@ -79,6 +125,20 @@ class Planner {
     if (const std::string& text = recipe_.kv.group; text != "head")
       std::from_chars(text.data(), text.data() + text.size(), group);
     kv.group = group >= model_.head_dim ? 0 : fit(model_.head_dim, group, "KV");
+    if (recipe_.transform.key == "none") return;
+    require(recipe_.transform.key == "balanced" || hadamard_exists(model_.head_dim),
+            "transform.key: no Hadamard matrix of the head width {} is known; use \"balanced\" or \"none\"",
+            model_.head_dim);
+    if (recipe_.transform.key == "hadamard-per-head") {
+      kv.key_transform = {"hadamard", model_.head_dim, transform_seed(recipe_, 0, "key"), ""};
+      return;
+    }
+    for (int64_t layer = 0; layer < model_.layers; ++layer) {
+      KvPolicy own = kv;
+      own.key_transform = {"matrix", model_.head_dim, 0,
+                           fmt::format("model.layers.{}.self_attn.key_transform", layer)};
+      plan_.config.kv_layers[static_cast<int>(layer)] = own;
+    }
   }
 
   const ModelConfig& model_;
@@ -88,6 +148,16 @@ class Planner {
 };
 
 }  // namespace
+
+std::string_view half_type(std::string_view dtype) {
+  return dtype == "bfloat16" ? "BF16" : "F16";
+}
+
+uint64_t transform_seed(const Recipe& recipe, int64_t layer, std::string_view site) {
+  uint64_t seed = SplitMix64(static_cast<uint64_t>(recipe.seed) ^ static_cast<uint64_t>(layer) << 32).next();
+  for (const char letter : site) seed = SplitMix64(seed ^ static_cast<uint8_t>(letter)).next();
+  return seed;
+}
 
 QuantizationPlan plan_quantization(const ModelConfig& model, const Recipe& recipe) {
   return Planner(model, recipe).run();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/artifact.h"
@@ -24,6 +25,12 @@ struct QuantizationPlan {
 /// power of two below it that does; below 16 columns, the whole row. The head's input is A8, asymmetric, in
 /// groups of 128 (fitted), whatever the recipe. Tied embeddings stay tied where both have the same bits.
 QuantizationPlan plan_quantization(const ModelConfig& model, const Recipe& recipe);
+
+/// The type of large tensors that stay unquantised; norms are small and exact in FP32.
+std::string_view half_type(std::string_view dtype);
+
+/// The seed of the transform of `site` in a layer: every one its own stream.
+uint64_t transform_seed(const Recipe& recipe, int64_t layer, std::string_view site);
 
 /// The weight stage of one linear under a plan. The embedding and the head take one scale a row, and no
 /// residual at 4 bits.

@@ -108,8 +108,8 @@ Field flag(std::string_view stage, std::string_view name, Member member) {
 }
 
 template <typename Member>
-Field free_text(std::string_view name, Member member) {
-  return {"", name, "a text of at most 1000 bytes",
+Field free_text(std::string_view stage, std::string_view name, Member member) {
+  return {stage, name, "a text of at most 1000 bytes",
           [=](Recipe& recipe, const toml::node& node) {
             const auto value = node.value<std::string>();
             if (!value || value->size() > 1000) return false;
@@ -119,17 +119,18 @@ Field free_text(std::string_view name, Member member) {
           [=](const Recipe& recipe) { return quoted(member(recipe)); }};
 }
 
-Field budget_field() {
-  return {"residual", "budget", "a share from 0 to 1",
-          [](Recipe& recipe, const toml::node& node) {
+template <typename Member>
+Field share(std::string_view stage, std::string_view name, Member member) {
+  return {stage, name, "a share from 0 to 1",
+          [=](Recipe& recipe, const toml::node& node) {
             const auto value = node.is_number() ? node.value<double>() : std::nullopt;
             if (!value || !(*value >= 0 && *value <= 1)) return false;
-            recipe.residual.budget = *value;
+            member(recipe) = *value;
             return true;
           },
-          [](const Recipe& recipe) {
+          [=](const Recipe& recipe) {
             std::ostringstream out;
-            out << toml::value<double>(recipe.residual.budget);
+            out << toml::value<double>(member(recipe));
             return out.str();
           }};
 }
@@ -181,26 +182,47 @@ const std::vector<Field>& fields() {
   static const auto group_or_0 = [](int64_t group) { return group == 0 || is_group(group); };
   static const std::string group_rule = fmt::format("0 for none, {}", kGroupRule);
   static const std::vector<Field> all = {
-      free_text("name", AT(name)),
-      free_text("description", AT(description)),
+      free_text("", "name", AT(name)),
+      free_text("", "description", AT(description)),
       integer("", "seed", AT(seed), "an integer from 0", [](int64_t seed) { return seed >= 0; }),
-      choice("weights", "method", AT(weights.method), {"rtn"}),
+      choice("transform", "residual", AT(transform.residual), {"none", "hadamard", "top1-pca-offset"}),
+      integer("transform", "residual_group", AT(transform.residual_group), std::string(kGroupRule), is_group),
+      choice("transform", "value", AT(transform.value), {"none", "hadamard-per-head", "balanced"}),
+      choice("transform", "key", AT(transform.key), {"none", "hadamard-per-head", "balanced"}),
+      choice("transform", "inputs", AT(transform.inputs), {"none", "balanced-block"}),
+      integer("transform", "inputs_block", AT(transform.inputs_block), std::string(kGroupRule), is_group),
+      choice("transform", "output", AT(transform.output), {"none", "hadamard"}),
+      choice("transform", "down", AT(transform.down),
+             {"none", "hadamard", "grouped-offset-hadamard", "balanced-block"}),
+      integer("transform", "down_block", AT(transform.down_block), std::string(kGroupRule), is_group),
+      choice("weights", "method", AT(weights.method), {"rtn", "gptq", "error-aware"}),
       integer("weights", "bits", AT(weights.bits), "4, 8",
               [](int64_t bits) { return bits == 4 || bits == 8; }),
       integer("weights", "group", AT(weights.group), group_rule, group_or_0),
       choice("weights", "clip", AT(weights.clip), {"none", "mse"}),
-      budget_field(),
-      choice("residual", "score", AT(residual.score), {"residual-norm", "weight-max", "random"}),
+      share("weights", "damping", AT(weights.damping)),
+      share("weights", "target", AT(weights.target)),
+      share("weights", "stream", AT(weights.stream)),
+      share("residual", "budget", AT(residual.budget)),
+      choice("residual", "score", AT(residual.score),
+             {"residual-norm", "weight-max", "random", "hessian-diagonal"}),
       choice("residual", "scope", AT(residual.scope), {"matrix"}),
       integer("residual", "block", AT(residual.block), std::string(kGroupRule), is_group),
       integer("activations", "bits", AT(activations.bits), "4, 8, 16", bits_4_8_16),
       integer("activations", "group", AT(activations.group), group_rule, group_or_0),
+      integer("activations", "down_group", AT(activations.down_group),
+              "0 for the same as group, a power of two from 16 to 1024", group_or_0),
       flag("activations", "symmetric", AT(activations.symmetric)),
       layers8_field(),
       integer("kv", "bits", AT(kv.bits), "4, 8, 16", bits_4_8_16),
       kv_group_field(),
       flag("kv", "symmetric", AT(kv.symmetric)),
       integer("kv", "sink_tokens", AT(kv.sink_tokens), "0", [](int64_t tokens) { return tokens == 0; }),
+      free_text("calibration", "text", AT(calibration.text)),
+      integer("calibration", "samples", AT(calibration.samples), "1 to 65536",
+              [](int64_t samples) { return samples >= 1 && samples <= 65536; }),
+      integer("calibration", "length", AT(calibration.length), "16 to 1048576",
+              [](int64_t length) { return length >= 16 && length <= 1048576; }),
       integer("embedding", "bits", AT(embedding_bits), "4, 8, 16", bits_4_8_16),
       integer("lm_head", "bits", AT(lm_head_bits), "4, 8, 16", bits_4_8_16),
   };
@@ -291,6 +313,13 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
           "{}: weights.bits = 8 keeps the low nibbles of every block and contradicts residual.budget; legal: "
           "weights.bits = 4, or no residual.budget",
           where);
+  require(
+      recipe.weights.method == "error-aware" || (recipe.weights.target == 0 && recipe.weights.stream == 0),
+      "{}: weights.target and weights.stream need weights.method = \"error-aware\"", where);
+  require(recipe.transform.value != "balanced" || recipe.transform.output == "none",
+          "{}: transform.value = \"balanced\" chooses the basis of o_proj's input and contradicts "
+          "transform.output; legal: transform.output = \"none\"",
+          where);
   require(recipe.activations.layers8 == "none" || recipe.activations.bits == 4,
           "{}: activations.layers8 contradicts activations.bits = {}; legal: activations.bits = 4, or "
           "activations.layers8 = \"none\"",
@@ -319,6 +348,12 @@ std::string Recipe::to_toml() const {
     out += fmt::format("{} = {}\n", field.name, field.text(*this));
   }
   return out;
+}
+
+bool Recipe::calibrated() const {
+  return follows_stream() || transform.residual == "top1-pca-offset" || transform.value == "balanced" ||
+         transform.key == "balanced" || transform.inputs == "balanced-block" ||
+         transform.down == "balanced-block" || transform.down == "grouped-offset-hadamard";
 }
 
 std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {

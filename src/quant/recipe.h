@@ -19,25 +19,43 @@ struct Recipe {
   std::string description;
   int64_t seed = 0;  // of every random choice (splitmix64, base/rng.h)
 
+  // Exact before quantisation: merged into the weights, or applied online to an input.
+  struct Transforms {
+    std::string residual = "none";  // none | hadamard | top1-pca-offset
+    int64_t residual_group = 128;   // channels that share one offset (top1-pca-offset)
+    std::string value = "none";     // none | hadamard-per-head | balanced
+    std::string key = "none";       // none | hadamard-per-head | balanced
+    std::string inputs = "none";    // of q, k, v and of gate, up: none | balanced-block
+    int64_t inputs_block = 64;
+    std::string output = "none";  // of o_proj's input: none | hadamard
+    std::string down = "none";    // none | hadamard | grouped-offset-hadamard | balanced-block
+    int64_t down_block = 128;
+    bool operator==(const Transforms&) const = default;
+  } transform;
+
   struct Weights {
-    std::string method = "rtn";  // rtn (calibrated methods add theirs)
+    std::string method = "rtn";  // rtn | gptq | error-aware
     int bits = 4;                // 4, or 8: every block has its low nibbles
     int64_t group = 0;           // 0: one scale a row
     std::string clip = "none";   // none | mse
+    double damping = 0.01;       // gptq and error-aware: share of mean diag H
+    double target = 0;           // error-aware: share of the way from the quantised to the unquantised input
+    double stream = 0;           // error-aware: share of the residual stream's error that o and down aim at
     bool operator==(const Weights&) const = default;
   } weights;
 
   struct Residual {
     double budget = 0;                    // share of the 16-row blocks that get a low nibble
-    std::string score = "residual-norm";  // residual-norm | weight-max | random
+    std::string score = "residual-norm";  // residual-norm | weight-max | random | hessian-diagonal
     std::string scope = "matrix";         // where the budget holds: each matrix
     int64_t block = 128;                  // columns of a block
     bool operator==(const Residual&) const = default;
   } residual;
 
   struct Activations {
-    int bits = 4;       // 4, 8, or 16 for unquantised
-    int64_t group = 0;  // 0: the whole token
+    int bits = 4;            // 4, 8, or 16 for unquantised
+    int64_t group = 0;       // 0: the whole token
+    int64_t down_group = 0;  // of down_proj's input; 0: as `group`
     bool symmetric = false;
     std::string layers8 = "none";  // none | first3-last | layer numbers from 0, as "0,1,2,29"
     bool operator==(const Activations&) const = default;
@@ -51,10 +69,24 @@ struct Recipe {
     bool operator==(const Kv&) const = default;
   } kv;
 
+  struct Calibration {
+    std::string text = "wikitext2-train";  // a shipped text or a file
+    int64_t samples = 128;
+    int64_t length = 2048;  // tokens of a sample
+    bool operator==(const Calibration&) const = default;
+  } calibration;
+
   int embedding_bits = 8;  // 4, 8 or 16, one scale a row
   int lm_head_bits = 8;
   bool operator==(const Recipe&) const = default;
 
+  bool transforms() const { return !(transform == Transforms{}); }
+  /// Whether weights are chosen from the inputs that the quantised layers before them give.
+  bool follows_stream() const {
+    return weights.method != "rtn" || (residual.budget > 0 && residual.score == "hessian-diagonal");
+  }
+  /// Whether calibration text is read.
+  bool calibrated() const;
   /// Every field, defaults and overrides included, as parse_recipe reads it back: the artifact's recipe.toml.
   std::string to_toml() const;
   /// Layers whose linears take 8-bit inputs (activations.layers8), ascending, for a model of `layers` layers.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "quant/reference/fake_quantize.h"
+#include "quant/transforms/block.h"
 
 namespace quatrain {
 namespace {
@@ -52,31 +53,43 @@ DecoderLayer::DecoderLayer(const WeightSource& source, int64_t index)
     add_mlp(prefix + "mlp.");
   }
   kv = source.kv(index);
+  key_transform = source.key_transform(index);
 }
 
 torch::Tensor DecoderLayer::forward(const torch::Tensor& hidden, const LayerHooks& hooks) const {
-  const auto norm = [&](const torch::Tensor& x, const torch::Tensor& weight) {
-    return rms_norm(x, weight, config_);
-  };
-  torch::Tensor update = attention(norm(hidden, input_norm), hooks);
-  if (config_.sandwich_norms) update = norm(update, post_attention_norm);
+  torch::Tensor update = attention(attention_input(hidden), hooks);
+  if (config_.sandwich_norms) update = rms_norm(update, post_attention_norm, config_);
   const torch::Tensor middle = hidden + update;
-  const torch::Tensor x = norm(middle, config_.sandwich_norms ? pre_mlp_norm : post_attention_norm);
+  const torch::Tensor x = mlp_input(middle);
   update = router.defined() ? moe(x, hooks) : mlp(mlps[0], 0, x, hooks);
-  if (config_.sandwich_norms) update = norm(update, post_mlp_norm);
+  if (config_.sandwich_norms) update = rms_norm(update, post_mlp_norm, config_);
   return middle + update;
 }
 
+torch::Tensor DecoderLayer::attention_input(const torch::Tensor& hidden) const {
+  return rms_norm(hidden, input_norm, config_);
+}
+
+torch::Tensor DecoderLayer::mlp_input(const torch::Tensor& middle) const {
+  return rms_norm(middle, config_.sandwich_norms ? pre_mlp_norm : post_attention_norm, config_);
+}
+
 torch::Tensor DecoderLayer::attention(const torch::Tensor& x, const LayerHooks& hooks) const {
-  const int64_t tokens = x.size(0);
   if (hooks.linear_input) hooks.linear_input(Site::Qkv, 0, x);
   const torch::Tensor input = q.quantize_input(x);
   // q, k and v share their input; policies differ only where a recipe says so.
   const auto project = [&](const ReferenceLinear& linear) {
-    return linear.product(linear.activation == q.activation ? input : linear.quantize_input(x))
-        .reshape({tokens, -1, config_.head_dim});
+    return linear.product(linear.same_input(q) ? input : linear.quantize_input(x));
   };
-  torch::Tensor queries = project(q), keys = project(k), values = project(v);
+  const torch::Tensor mixed = mix(project(q), project(k), project(v), hooks);
+  if (hooks.linear_input) hooks.linear_input(Site::Output, 0, mixed);
+  return o.product(o.quantize_input(mixed));
+}
+
+torch::Tensor DecoderLayer::mix(const torch::Tensor& q_out, const torch::Tensor& k_out,
+                                const torch::Tensor& v_out, const LayerHooks& hooks) const {
+  const auto heads = [&](const torch::Tensor& x) { return x.reshape({x.size(0), -1, config_.head_dim}); };
+  torch::Tensor queries = heads(q_out), keys = heads(k_out), values = heads(v_out);
   if (config_.qk_norm) {
     queries = rms_norm(queries, q_norm, config_);
     keys = rms_norm(keys, k_norm, config_);
@@ -84,11 +97,15 @@ torch::Tensor DecoderLayer::attention(const torch::Tensor& x, const LayerHooks& 
   queries = rotate(queries);
   keys = rotate(keys);
   if (hooks.attention_input) hooks.attention_input(queries, keys);
+  if (key_transform.key.defined()) {
+    const int64_t shared = config_.heads / config_.kv_heads;
+    queries = apply_blocks(queries.flatten(1), key_transform.query.repeat_interleave(shared, 0))
+                  .reshape(queries.sizes());
+    keys = apply_blocks((keys - key_transform.mean).flatten(1), key_transform.key).reshape(keys.sizes());
+  }
   keys = fake_quantize_kv(keys, kv, fmt::format("layer {} keys", index_));
   values = fake_quantize_kv(values, kv, fmt::format("layer {} values", index_));
-  const torch::Tensor mixed = attend(queries, keys, values);
-  if (hooks.linear_input) hooks.linear_input(Site::Output, 0, mixed);
-  return o.product(o.quantize_input(mixed));
+  return attend(queries, keys, values);
 }
 
 // The first head_dim * partial columns turn, in pairs (i, i + half).
@@ -137,14 +154,17 @@ torch::Tensor DecoderLayer::attend(const torch::Tensor& queries, const torch::Te
   return torch::cat(parts, 0);
 }
 
+torch::Tensor DecoderLayer::gated(const torch::Tensor& gate_out, const torch::Tensor& up_out) const {
+  return activate(gate_out, config_.activation) * up_out;
+}
+
 torch::Tensor DecoderLayer::mlp(const Mlp& mlp, int64_t expert, const torch::Tensor& x,
                                 const LayerHooks& hooks) const {
   if (hooks.linear_input) hooks.linear_input(Site::GateUp, expert, x);
   const torch::Tensor input = mlp.gate.quantize_input(x);
   const torch::Tensor gate = mlp.gate.product(input);
-  const torch::Tensor up =
-      mlp.up.product(mlp.up.activation == mlp.gate.activation ? input : mlp.up.quantize_input(x));
-  const torch::Tensor inner = activate(gate, config_.activation) * up;
+  const torch::Tensor up = mlp.up.product(mlp.up.same_input(mlp.gate) ? input : mlp.up.quantize_input(x));
+  const torch::Tensor inner = gated(gate, up);
   if (hooks.linear_input) hooks.linear_input(Site::Down, expert, inner);
   return mlp.down.product(mlp.down.quantize_input(inner));
 }

@@ -43,6 +43,16 @@ class DecoderLayer {
   torch::Tensor input_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm;  // the last two: sandwich only
   torch::Tensor q_norm, k_norm;
   KvPolicy kv;
+  KeyTransform key_transform;
+
+  /// The input of o from the products of q, k and v, each [tokens, its width].
+  torch::Tensor mix(const torch::Tensor& q_out, const torch::Tensor& k_out, const torch::Tensor& v_out,
+                    const LayerHooks& hooks = {}) const;
+  /// The input of down from the products of gate and up.
+  torch::Tensor gated(const torch::Tensor& gate_out, const torch::Tensor& up_out) const;
+  /// The inputs of q, k, v and of the MLP (before their quantisers) from the residual stream.
+  torch::Tensor attention_input(const torch::Tensor& hidden) const;
+  torch::Tensor mlp_input(const torch::Tensor& middle) const;
 
  private:
   torch::Tensor attention(const torch::Tensor& x, const LayerHooks& hooks) const;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "model/checkpoint.h"
 #include "quant/reference/fake_quantize.h"
+#include "quant/transforms/block.h"
 
 namespace quatrain {
 namespace {
@@ -22,7 +23,8 @@ torch::Tensor to_tensor(const std::vector<float>& values, std::vector<int64_t> s
 
 class CheckpointSource : public WeightSource {
  public:
-  explicit CheckpointSource(const fs::path& path) : checkpoint_(open_checkpoint(path)) {
+  explicit CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint)
+      : checkpoint_(std::move(checkpoint)) {
     config_ = checkpoint_->config();
   }
 
@@ -41,7 +43,7 @@ class CheckpointSource : public WeightSource {
   KvPolicy kv(int64_t) const override { return {}; }
 
  private:
-  std::unique_ptr<Checkpoint> checkpoint_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
 };
 
 // The bytes of a tensor in its own type; only types that an artifact holds.
@@ -88,10 +90,19 @@ class ArtifactSource : public WeightSource {
   }
   ReferenceLinear linear(const std::string& name) const override {
     const LinearPolicy& policy = quantization().linear(name);
-    require(policy.input_transform.kind == "none", "{}: {}: the reference does not know the transform \"{}\"",
-            reader_.path().string(), name, policy.input_transform.kind);
-    return {name, weight(name), has(name + ".bias") ? plain(name + ".bias") : torch::Tensor(),
-            policy.activation};
+    ReferenceLinear linear{name, weight(name), has(name + ".bias") ? plain(name + ".bias") : torch::Tensor(),
+                           policy.activation, policy.input_transform};
+    const Transform& transform = policy.input_transform;
+    if (transform.kind == "block") {
+      linear.input_blocks = plain(transform.tensor);
+      require(linear.input_blocks.dim() == 3 && linear.input_blocks.size(1) == linear.input_blocks.size(2) &&
+                  linear.input_blocks.size(0) * linear.input_blocks.size(1) == linear.weight.size(1),
+              "{}: tensor {} does not transform the {} inputs of {}", reader_.path().string(),
+              transform.tensor, linear.weight.size(1), name);
+    } else {
+      linear.input_blocks = constructed_blocks(transform, linear.weight.size(1));
+    }
+    return linear;
   }
   torch::Tensor embedding() const override { return weight(kEmbedding); }
   ReferenceLinear head() const override {
@@ -101,10 +112,22 @@ class ArtifactSource : public WeightSource {
   }
   KvPolicy kv(int64_t layer) const override {
     const KvPolicy& policy = quantization().kv_of(static_cast<int>(layer));
-    require(policy.key_transform.kind == "none" && policy.value_transform.kind == "none" &&
-                policy.sink_tokens == 0,
+    require(policy.value_transform.kind == "none" && policy.sink_tokens == 0,
             "{}: layer {}: the reference does not know this KV policy", reader_.path().string(), layer);
     return policy;
+  }
+  KeyTransform key_transform(int64_t layer) const override {
+    const Transform& transform = quantization().kv_of(static_cast<int>(layer)).key_transform;
+    const int64_t d = config_.head_dim;
+    if (transform.kind == "matrix") {
+      const torch::Tensor stored = plain(transform.tensor);
+      require(stored.sizes() == torch::IntArrayRef({config_.kv_heads, 2 * d + 1, d}),
+              "{}: tensor {} does not transform {} KV heads of {}", reader_.path().string(), transform.tensor,
+              config_.kv_heads, d);
+      return {stored.slice(1, 0, d).contiguous(), stored.slice(1, d, 2 * d).contiguous(),
+              stored.select(1, 2 * d).contiguous()};
+    }
+    return constructed_key_transform(transform, config_);
   }
 
  private:
@@ -126,6 +149,13 @@ class ArtifactSource : public WeightSource {
 };
 
 }  // namespace
+
+KeyTransform constructed_key_transform(const Transform& transform, const ModelConfig& config) {
+  const torch::Tensor blocks = constructed_blocks(transform, config.head_dim);
+  if (!blocks.defined()) return {};
+  const torch::Tensor every = blocks.expand({config.kv_heads, config.head_dim, config.head_dim}).contiguous();
+  return {every, every, torch::zeros({config.kv_heads, config.head_dim})};
+}
 
 torch::Tensor unpack_planes(const TensorSource& tensors, const std::string& linear,
                             const LinearPolicy& policy, int64_t columns) {
@@ -152,7 +182,7 @@ torch::Tensor unpack_planes(const TensorSource& tensors, const std::string& line
 }
 
 torch::Tensor ReferenceLinear::quantize_input(const torch::Tensor& x) const {
-  return fake_quantize(x, activation, name);
+  return fake_quantize(apply_blocks(x, input_blocks), activation, name);
 }
 
 torch::Tensor ReferenceLinear::product(const torch::Tensor& quantized) const {
@@ -161,7 +191,11 @@ torch::Tensor ReferenceLinear::product(const torch::Tensor& quantized) const {
 
 std::unique_ptr<WeightSource> open_weight_source(const fs::path& model) {
   if (is_artifact(model)) return std::make_unique<ArtifactSource>(model);
-  return std::make_unique<CheckpointSource>(model);
+  return checkpoint_weight_source(open_checkpoint(model));
+}
+
+std::unique_ptr<WeightSource> checkpoint_weight_source(std::shared_ptr<const Checkpoint> checkpoint) {
+  return std::make_unique<CheckpointSource>(std::move(checkpoint));
 }
 
 }  // namespace quatrain

@@ -8,21 +8,33 @@
 #include <string>
 
 #include "checkpoint/artifact.h"
+#include "model/checkpoint.h"
 #include "model/config.h"
 
 namespace quatrain {
 
-/// y = fake_quantize(x) W^T + b.
+/// y = fake_quantize(x A) W^T + b.
 struct ReferenceLinear {
   std::string name;
   torch::Tensor weight;  // FP32 [out, in]
   torch::Tensor bias;    // FP32 [out] or undefined
   ActivationPolicy activation;
+  Transform input_transform = {};   // where the blocks below come from
+  torch::Tensor input_blocks = {};  // A, FP32 [blocks, n, n] (transforms/block.h); undefined: none
 
+  bool same_input(const ReferenceLinear& other) const {
+    return activation == other.activation && input_transform == other.input_transform;
+  }
   /// The input as the integer product would see it. x: FP32 [tokens, in].
   torch::Tensor quantize_input(const torch::Tensor& x) const;
   /// The product with an input that quantize_input() returned.
   torch::Tensor product(const torch::Tensor& quantized) const;
+};
+
+/// Of each KV head: k <- (k - mean) A and q <- q A^-T after RoPE. Undefined: none.
+struct KeyTransform {
+  torch::Tensor key, query;  // FP32 [kv_heads, head_dim, head_dim]
+  torch::Tensor mean;        // FP32 [kv_heads, head_dim]
 };
 
 class WeightSource {
@@ -38,6 +50,7 @@ class WeightSource {
   /// lm_head, the embedding's matrix where the two are tied.
   virtual ReferenceLinear head() const = 0;
   virtual KvPolicy kv(int64_t layer) const = 0;
+  virtual KeyTransform key_transform(int64_t) const { return {}; }
 
  protected:
   ModelConfig config_;
@@ -45,6 +58,10 @@ class WeightSource {
 
 /// MODEL of the command line: an artifact directory, or anything that open_checkpoint() reads.
 std::unique_ptr<WeightSource> open_weight_source(const fs::path& model);
+std::unique_ptr<WeightSource> checkpoint_weight_source(std::shared_ptr<const Checkpoint> checkpoint);
+
+/// Of a key transform that is constructed: the same orthogonal matrix for queries and keys of every head.
+KeyTransform constructed_key_transform(const Transform& transform, const ModelConfig& config);
 
 /// scale c / 16 of a quantised linear, FP32 [out, in], from the artifact's raw bytes.
 torch::Tensor unpack_planes(const TensorSource& tensors, const std::string& linear,

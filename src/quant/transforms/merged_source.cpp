@@ -9,8 +9,8 @@ constexpr const char* kFinalNorm = "model.norm.weight";
 
 class MergedSource : public WeightSource {
  public:
-  MergedSource(std::unique_ptr<WeightSource> source, MergedTransforms transforms)
-      : source_(std::move(source)), transforms_(std::move(transforms)) {
+  MergedSource(std::unique_ptr<WeightSource> source, torch::Tensor rotation)
+      : source_(std::move(source)), rotation_(std::move(rotation)) {
     config_ = source_->config();
     require(!config_.sandwich_norms,
             "{}: norms after attention and MLP do not commute with a rotation of the residual stream; "
@@ -42,17 +42,11 @@ class MergedSource : public WeightSource {
     torch::Tensor weight, bias = linear.bias.defined() ? wide(linear.bias).unsqueeze(0) : torch::Tensor();
     if (name.ends_with("o_proj") || name.ends_with("down_proj")) {  // into the residual stream
       weight = wide(linear.weight);
-      if (const torch::Tensor turn = value_transform(name); turn.defined() && name.ends_with("o_proj"))
-        weight = by_head(weight, torch::linalg_inv(turn).t());
       weight = rotated(weight.t()).t();
       if (bias.defined()) bias = rotated(bias);
     } else {
       const bool mlp = name.ends_with("gate_proj") || name.ends_with("up_proj");
       weight = into_input(linear.weight, prefix + (mlp ? "post_attention_layernorm" : "input_layernorm"));
-      if (const torch::Tensor turn = value_transform(name); turn.defined() && name.ends_with("v_proj")) {
-        weight = by_head(weight.t(), turn).t();
-        if (bias.defined()) bias = by_head(bias, turn);
-      }
     }
     linear.weight = single(weight);
     if (bias.defined()) linear.bias = single(bias.squeeze(0));
@@ -71,39 +65,27 @@ class MergedSource : public WeightSource {
     const size_t number = std::string("model.layers.").size();
     return name.substr(0, name.find('.', number) + 1);
   }
-  static int64_t layer_of(const std::string& name) {
-    return std::stoll(name.substr(std::string("model.layers.").size()));
-  }
 
   static torch::Tensor wide(const torch::Tensor& x) { return x.to(torch::kDouble); }
   static torch::Tensor single(const torch::Tensor& x) { return x.to(torch::kFloat).contiguous(); }
 
   torch::Tensor rotated(const torch::Tensor& x) const {
-    return transforms_.residual.defined() ? x.matmul(transforms_.residual) : x;
+    return rotation_.defined() ? x.matmul(rotation_) : x;
   }
   // y = (x g) W^T = (x Q) (W diag(g) Q)^T for an orthogonal Q and the gain g of `norm`.
   torch::Tensor into_input(const torch::Tensor& weight, const std::string& norm) const {
     const torch::Tensor gain = wide(source_->plain(norm + ".weight")) + source_->config().norm_offset;
     return rotated(wide(weight) * gain);
   }
-  // x R in every head of the last dimension. v R undone by W_head R^-T: (a R) (W R^-T)^T = a W^T.
-  torch::Tensor by_head(const torch::Tensor& x, const torch::Tensor& turn) const {
-    return x.reshape({x.size(0), -1, config_.head_dim}).matmul(turn).reshape({x.size(0), -1});
-  }
-  torch::Tensor value_transform(const std::string& name) const {
-    const auto layer = static_cast<size_t>(layer_of(name));
-    return layer < transforms_.value.size() ? transforms_.value[layer] : torch::Tensor();
-  }
 
   std::unique_ptr<WeightSource> source_;
-  MergedTransforms transforms_;
+  torch::Tensor rotation_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightSource> merge_transforms(std::unique_ptr<WeightSource> source,
-                                               MergedTransforms transforms) {
-  return std::make_unique<MergedSource>(std::move(source), std::move(transforms));
+std::unique_ptr<WeightSource> merge_rotation(std::unique_ptr<WeightSource> source, torch::Tensor rotation) {
+  return std::make_unique<MergedSource>(std::move(source), std::move(rotation));
 }
 
 }  // namespace quatrain

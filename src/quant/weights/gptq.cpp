@@ -1,10 +1,14 @@
 #include "quant/weights/gptq.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "quant/residual/select.h"
 #include "quant/weights/planes.h"
 #include "quant/weights/scales.h"
 
@@ -12,6 +16,7 @@ namespace quatrain {
 namespace {
 
 constexpr double kMostDamping = 1;
+constexpr int64_t kRowGrain = 16;  // rows of one work item
 
 // Upper Cholesky factor of (H + damping mean(diag H) I)^-1, FP64; nullopt when H is not positive definite.
 std::optional<torch::Tensor> inverse_factor(const torch::Tensor& hessian, double damping) {
@@ -34,8 +39,8 @@ class Gptq {
         rows_(weight.size(0)),
         columns_(weight.size(1)),
         group_(format.group == 0 ? columns_ : format.group),
-        // Whole groups in a block: a group's weights are all up to date when its scale is taken.
-        block_(format.group == 0 ? options.block : (options.block + group_ - 1) / group_ * group_),
+        // A block a group where scales are taken on the way: its weights are then all up to date.
+        block_(format.group == 0 || options.static_groups ? options.block : group_),
         weight_(weight.to(torch::kFloat).clone()),
         hessian_(hessian.to(torch::kDouble).clone()) {
     require(hessian.dim() == 2 && hessian.size(0) == columns_ && hessian.size(1) == columns_,
@@ -52,8 +57,11 @@ class Gptq {
     hessian_.diagonal().masked_fill_(dead, 1);
     weight_.index_put_({torch::indexing::Slice(), dead}, 0);
     scales_ = torch::empty({rows_, result_.planes.groups()}, torch::kFloat);
-    if (format_.group == 0 || options_.static_groups)
+    const bool choose =
+        format_.bits == 4 && format_.residual_score == "hessian-diagonal" && format_.residual_budget > 0;
+    if (format_.group == 0 || options_.static_groups || choose)
       for (int64_t g = 0; g < scales_.size(1); ++g) set_scales(g);
+    if (choose) choose_blocks();
     mark_residual_columns();
 
     order_ = options_.act_order ? torch::argsort(hessian_.diagonal(), 0, true) : torch::arange(columns_);
@@ -68,7 +76,7 @@ class Gptq {
       }
     if (!factor) return round_to_nearest();
     result_.damping = damping;
-    round_columns(factor->to(torch::kFloat));
+    round_columns(factor->to(torch::kFloat).contiguous());
     store();
     return std::move(result_);
   }
@@ -80,12 +88,34 @@ class Gptq {
         weight_.slice(1, g * group_, std::min((g + 1) * group_, columns_)).contiguous();
     const ScaleRule rule{format_.bits, format_.clip, format_.group != 0};
     const auto width = static_cast<size_t>(part.size(1));
-    for (int64_t row = 0; row < rows_; ++row) {
-      const float scale =
-          weight_scale({part.data_ptr<float>() + static_cast<size_t>(row) * width, width}, rule);
-      result_.planes.scale[static_cast<size_t>(row * result_.planes.groups() + g)] = scale;
-      scales_.data_ptr<float>()[row * scales_.size(1) + g] = scale;
-    }
+    at::parallel_for(0, rows_, kRowGrain, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        const float scale =
+            weight_scale({part.data_ptr<float>() + static_cast<size_t>(row) * width, width}, rule);
+        result_.planes.scale[static_cast<size_t>(row * result_.planes.groups() + g)] = scale;
+        scales_.data_ptr<float>()[row * scales_.size(1) + g] = scale;
+      }
+    });
+  }
+
+  // The blocks whose 4-bit error weighs most under diag H.
+  void choose_blocks() {
+    NibblePlanes& planes = result_.planes;
+    const int64_t block = format_.residual_block;
+    const torch::Tensor steps = scales_.repeat_interleave(group_, 1).slice(1, 0, columns_);
+    const torch::Tensor error = weight_ - torch::round(weight_ / steps).clamp(-8, 7) * steps;
+    const torch::Tensor scores =
+        torch::constant_pad_nd(
+            error.to(torch::kDouble).pow(2) * hessian_.diagonal(),
+            {0, planes.block_columns() * block - columns_, 0, planes.block_rows() * kResidualRows - rows_})
+            .reshape({planes.block_rows(), kResidualRows, planes.block_columns(), block})
+            .sum({1, 3})
+            .contiguous();
+    std::vector<int32_t> selected = select_blocks(
+        {scores.data_ptr<double>(), static_cast<size_t>(scores.numel())}, format_.residual_budget);
+    std::vector<float> scale = std::move(planes.scale);
+    planes = make_planes(rows_, columns_, format_.group, block, std::move(selected));
+    planes.scale = std::move(scale);
   }
 
   // eight_[row, block column]: whether that block keeps its low nibble.
@@ -99,44 +129,61 @@ class Gptq {
                  .slice(0, 0, rows_);
   }
 
-  torch::Tensor codes_of(const torch::Tensor& weights, int64_t column) const {
-    const torch::Tensor steps = weights / scales_.select(1, column / group_);
-    return torch::where(eight_.select(1, column / format_.residual_block),
-                        torch::round(steps * 16).clamp(-128, 127), torch::round(steps).clamp(-8, 7) * 16);
+  // The code of a weight in units of scale / 16.
+  static float code_of(float weight, float scale, bool eight) {
+    const float steps = weight / scale;
+    return eight ? std::clamp(std::rint(16 * steps), -128.0f, 127.0f)
+                 : 16 * std::clamp(std::rint(steps), -8.0f, 7.0f);
   }
 
-  // `factor`: FP32 upper triangle [in, in] in the order of order_.
+  // `factor`: FP32 upper triangle [in, in], row-major, in the order of order_. Rows do not meet: within a block of
+  // columns each thread takes its rows from the first column to the last, then one product updates the rest.
   void round_columns(const torch::Tensor& factor) {
-    weight_ = weight_.index_select(1, order_);
-    codes_ = torch::empty({rows_, columns_}, torch::kFloat);
+    weight_ = weight_.index_select(1, order_).contiguous();
+    codes_ = torch::empty({rows_, columns_}, torch::kInt);
     const bool scales_on_the_way = format_.group != 0 && !options_.static_groups;
+    const int64_t groups = scales_.size(1);
     const auto* columns = order_.data_ptr<int64_t>();
-    double loss = 0;
+    const auto* upper = factor.data_ptr<float>();
+    const torch::Tensor eight = eight_.contiguous();
+    const auto* kept = eight.data_ptr<bool>();
+    torch::Tensor losses = torch::zeros({rows_}, torch::kDouble);
     for (int64_t begin = 0; begin < columns_; begin += block_) {
-      const int64_t end = std::min(begin + block_, columns_);
-      torch::Tensor errors = torch::empty({rows_, end - begin}, torch::kFloat);
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t column = columns[i];
-        if (scales_on_the_way && column % group_ == 0) set_scales(column / group_);
-        const torch::Tensor weights = weight_.select(1, i);
-        const torch::Tensor codes = codes_of(weights, column);
-        const torch::Tensor rounded = scales_.select(1, column / group_) * codes * 0.0625;
-        const torch::Tensor error = (weights - rounded) / factor[i][i];
-        loss += error.to(torch::kDouble).pow(2).sum().item<double>();
-        weight_.slice(1, i + 1, end) -= error.unsqueeze(1) * factor[i].slice(0, i + 1, end).unsqueeze(0);
-        errors.select(1, i - begin).copy_(error);
-        codes_.select(1, column).copy_(codes);
-      }
-      weight_.slice(1, end, columns_) -= errors.matmul(factor.slice(0, begin, end).slice(1, end, columns_));
+      const int64_t end = std::min(begin + block_, columns_), width = end - begin;
+      if (scales_on_the_way) set_scales(begin / group_);  // the columns before it have all been spread
+      torch::Tensor errors = torch::empty({rows_, width}, torch::kFloat);
+      at::parallel_for(0, rows_, kRowGrain, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          float* weights = weight_.data_ptr<float>() + row * columns_;
+          float* error = errors.data_ptr<float>() + row * width;
+          const float* scale = scales_.data_ptr<float>() + row * groups;
+          int* codes = codes_.data_ptr<int>() + row * columns_;
+          double loss = 0;
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t column = columns[i];
+            const float step = scale[column / group_];
+            const float code =
+                code_of(weights[i], step, kept[row * eight.size(1) + column / format_.residual_block]);
+            const float* factors = upper + i * columns_;
+            const float e = (weights[i] - step * code * 0.0625f) / factors[i];
+            for (int64_t k = i + 1; k < end; ++k) weights[k] -= e * factors[k];
+            error[i - begin] = e;
+            codes[column] = static_cast<int>(code);
+            loss += static_cast<double>(e) * e;
+          }
+          losses.data_ptr<double>()[row] += loss;
+        }
+      });
+      if (end < columns_)
+        weight_.slice(1, end, columns_) -= errors.matmul(factor.slice(0, begin, end).slice(1, end, columns_));
     }
-    result_.loss = loss;
+    result_.loss = losses.sum().item<double>();
   }
 
   void store() {
-    const torch::Tensor codes = codes_.to(torch::kInt).contiguous();
     for (int64_t row = 0; row < rows_; ++row)
       store_codes(result_.planes, row,
-                  {codes.data_ptr<int>() + row * columns_, static_cast<size_t>(columns_)});
+                  {codes_.data_ptr<int>() + row * columns_, static_cast<size_t>(columns_)});
   }
 
   GptqResult round_to_nearest() {

@@ -29,7 +29,9 @@ struct GptqResult {
 
 /// weight FP32 [out, in], hessian [in, in] = (2 / N) sum of x^T x over the calibration tokens (any positive
 /// factor gives the same codes). Blocks in `selected` (ascending numbers, format.residual_block columns) are
-/// rounded to 8 bits inside the loop, the others to 4; format.bits = 8 selects all. format.clip chooses the
+/// rounded to 8 bits inside the loop, the others to 4; format.bits = 8 selects all, and the residual score
+/// "hessian-diagonal" with a budget replaces `selected` by the blocks of largest sum of diag H times the
+/// squared 4-bit error. format.clip chooses the
 /// scales as in round-to-nearest. Dead columns (diag H = 0) become zero. Where the Cholesky factorisation
 /// fails the damping is raised tenfold, up to 1; then the matrix is rounded to nearest, with a warning.
 GptqResult quantize_gptq(const std::string& name, const torch::Tensor& weight, const torch::Tensor& hessian,

@@ -92,6 +92,24 @@ double store_row(NibblePlanes& planes, int64_t row, std::span<const float> weigh
   return error;
 }
 
+NibblePlanes slice_rows(const NibblePlanes& planes, int64_t begin, int64_t end) {
+  require(begin % kResidualRows == 0 && (end % kResidualRows == 0 || end == planes.rows),
+          "rows {} to {} cut a residual block", begin, end);
+  const auto first = static_cast<int32_t>(begin / kResidualRows * planes.block_columns());
+  const auto last = static_cast<int32_t>((end + kResidualRows - 1) / kResidualRows * planes.block_columns());
+  const auto& index = planes.residual_index;
+  const auto from = std::lower_bound(index.begin(), index.end(), first),
+             to = std::lower_bound(from, index.end(), last);
+  NibblePlanes part = make_planes(end - begin, planes.columns, planes.weight_group, planes.residual_block,
+                                  std::vector<int32_t>(from, to));
+  for (int32_t& block : part.residual_index) block -= first;
+  std::copy_n(planes.hi.begin() + begin * row_bytes(planes), part.hi.size(), part.hi.begin());
+  std::copy_n(planes.scale.begin() + begin * planes.groups(), part.scale.size(), part.scale.begin());
+  std::copy_n(planes.lo.begin() + (from - index.begin()) * kResidualRows * lo_row_bytes(planes),
+              part.lo.size(), part.lo.begin());
+  return part;
+}
+
 void store_codes(NibblePlanes& planes, int64_t row, std::span<const int> codes) {
   for_each_block(planes, row, [&](int64_t begin, int64_t end, uint8_t* lo) {
     for (int64_t column = begin; column < end; ++column)

@@ -26,4 +26,8 @@ double store_row(NibblePlanes& planes, int64_t row, std::span<const float> weigh
 /// Stores one row of finished codes: multiples of 16 outside the blocks that have a low nibble.
 void store_codes(NibblePlanes& planes, int64_t row, std::span<const int> codes);
 
+/// Rows [begin, end) as a matrix of their own, without bias; both are multiples of the residual's 16 rows or
+/// the matrix's end.
+NibblePlanes slice_rows(const NibblePlanes& planes, int64_t begin, int64_t end);
+
 }  // namespace quatrain

@@ -86,7 +86,9 @@ class RtnMatrix {
           score = std::max(score, static_cast<double>(std::fabs(weight)));
         } else {
           const double residual = scale * std::clamp(std::rint(weight / scale), -8.0f, 7.0f) - weight;
-          score += residual * residual;
+          score +=
+              residual * residual *
+              (format_.column_weight.empty() ? 1.0f : format_.column_weight[static_cast<size_t>(column)]);
         }
       }
     });

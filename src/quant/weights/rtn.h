@@ -19,6 +19,7 @@ struct WeightFormat {
   int64_t residual_block = 128;
   double residual_budget = 0;  // share of the blocks with a low nibble; 4 bits only
   std::string residual_score = "residual-norm";
+  std::vector<float> column_weight = {};  // hessian-diagonal: of each column's squared error
   uint64_t seed = 0;
 };
 
@@ -31,7 +32,8 @@ struct QuantizedMatrix {
   double squared_norm = 0;   // sum w^2
 };
 
-/// Scale by group (quant/weights/scales.h), blocks by score (residual-norm: sum of the 4-bit error squared,
+/// Scale by group (quant/weights/scales.h), blocks by score (residual-norm: sum of the 4-bit error
+/// squared, hessian-diagonal: the same with column weights,
 /// weight-max: the largest |w|, random), codes by quant/weights/planes.h. Beside the planes, memory is a few
 /// rows a thread, whatever the group; a budget between 0 and 1 with a score over weights reads the rows
 /// twice. `name` goes into errors and random scores. The result does not depend on the number of threads.

@@ -1,0 +1,34 @@
+// Second moments of a layer's inputs in the unquantised stream: what closed-form transforms are made from.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "quant/reference/decoder_layer.h"
+
+namespace quatrain {
+
+/// FP64 sums over tokens. Inputs of linears in blocks of the widths asked for; undefined where that is 0.
+struct LayerMoments {
+  torch::Tensor attention, mlp, down;  // [blocks, n, n]
+  torch::Tensor mixed;                 // of o's input, by query head: [heads, d, d]
+  torch::Tensor keys, queries;         // after RoPE, queries of a KV head pooled: [kv_heads, d, d]
+  torch::Tensor key_sum;               // [kv_heads, d]
+  torch::Tensor down_largest;          // largest |input| of each channel of down: FP32 [intermediate]
+  int64_t tokens = 0;
+};
+
+struct ExactPass {
+  LayerMoments moments;
+  std::vector<torch::Tensor> middle, output;  // residual stream behind attention and behind the layer
+};
+
+/// Runs every sample of `hidden` (FP32 [tokens, hidden]) through the unquantised dense layer.
+ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
+                    const std::vector<torch::Tensor>& hidden, int64_t input_block, int64_t down_block);
+
+/// x^T x in every block of n columns: FP64 [blocks, n, n].
+torch::Tensor block_moments(const torch::Tensor& x, int64_t n);
+
+}  // namespace quatrain

@@ -1,0 +1,26 @@
+// Balanced transforms: the closed form that makes quantisation noise on both sides of a product smallest.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+
+namespace quatrain {
+
+/// FP64 [n, n], orthogonal, first row constant, the rest random: x <- x Q turns the first channel into one
+/// offset of all outputs. A Hadamard matrix with permuted columns, permuted and negated rows where one of
+/// order n exists, else an orthogonalised random matrix.
+torch::Tensor offset_rotation(int64_t n, uint64_t seed);
+
+/// S^-1 # G = S^-1/2 (S^1/2 G S^1/2)^1/2 S^-1/2 of symmetric positive definite S, G: FP64 [..., n, n].
+torch::Tensor geometric_mean(const torch::Tensor& s, const torch::Tensor& g);
+
+/// The transform x <- x A, W <- W A^-T of a product x W^T with S = E[x^T x] and G = W^T W (of every matrix
+/// that shares the input): noise on x A meets A^-1 G A^-T, noise on the weights meets A^T S A, and
+/// tr(A^T S A) tr(A^-1 G A^-T) is least for A A^T = S^-1 # G. A is then turned into the eigenbasis of A^T S
+/// A, largest first, and by offset_rotation(). Both get `damping` times their mean diagonal first. For keys S
+/// is their covariance and G the queries' second moments.
+/// s, g: FP64 [n, n] or [blocks, n, n]; returns the same shape.
+torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double damping, uint64_t seed);
+
+}  // namespace quatrain

@@ -1,0 +1,36 @@
+#include "quant/transforms/block.h"
+
+#include "base/error.h"
+#include "quant/transforms/rotation.h"
+
+namespace quatrain {
+
+torch::Tensor constructed_blocks(const Transform& transform, int64_t width) {
+  if (transform.kind == "none") return {};
+  const bool offset = transform.kind == "grouped-offset-hadamard";
+  require(transform.kind == "hadamard" || transform.kind == "grouped-hadamard" || offset,
+          "a transform of kind \"{}\" is none that is constructed", transform.kind);
+  const torch::Tensor whole = hadamard_rotation(width, transform.order, transform.seed, offset);
+  std::vector<torch::Tensor> blocks;
+  for (int64_t begin = 0; begin < width; begin += transform.order)
+    blocks.push_back(whole.slice(0, begin, begin + transform.order).slice(1, begin, begin + transform.order));
+  return torch::stack(blocks).to(torch::kFloat);
+}
+
+torch::Tensor apply_blocks(const torch::Tensor& x, const torch::Tensor& blocks) {
+  if (!blocks.defined()) return x;
+  if (blocks.size(0) == 1) return x.matmul(blocks[0]);
+  return x.reshape({x.size(0), blocks.size(0), blocks.size(1)})
+      .transpose(0, 1)
+      .bmm(blocks)
+      .transpose(0, 1)
+      .reshape(x.sizes());
+}
+
+torch::Tensor merge_blocks(const torch::Tensor& weight, const torch::Tensor& blocks) {
+  if (!blocks.defined()) return weight;
+  const torch::Tensor inverse = torch::linalg_inv(blocks.to(torch::kDouble)).transpose(1, 2);
+  return apply_blocks(weight.to(torch::kDouble), inverse).to(torch::kFloat).contiguous();
+}
+
+}  // namespace quatrain

@@ -1,0 +1,214 @@
+// Calibrated recipes end to end on tiny models: artifacts, engine against reference, what each stage gains.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "checkpoint/artifact.h"
+#include "engine/engine.h"
+#include "quant/calibration.h"
+#include "quant/pipeline.h"
+#include "quant/reference.h"
+#include "quant/weights/planes.h"
+#include "support/shared.h"
+
+namespace quatrain {
+namespace {
+
+std::vector<std::vector<int32_t>> samples(int64_t count, int64_t length, int64_t vocabulary, uint64_t seed) {
+  SplitMix64 random(seed);
+  std::vector<std::vector<int32_t>> all(static_cast<size_t>(count));
+  for (std::vector<int32_t>& ids : all)
+    for (int64_t t = 0; t < length; ++t)
+      ids.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(vocabulary))));
+  return all;
+}
+
+double distance(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, power = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    power += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(difference / power);
+}
+
+class Calibrated : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto shared = shared_dir();
+    if (!shared) GTEST_SKIP();
+    models_ = *shared / "fixtures" / "tiny-models";
+    directory_ =
+        fs::path(testing::TempDir()) /
+        (std::string("quatrain_calibrated_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  Json run(const std::string& model, const std::string& recipe,
+           const std::vector<std::string>& overrides = {}, int threads = 2) {
+    QuantizeOptions options;
+    options.threads = threads;
+    options.samples = samples(6, 64, 300, 9);
+    fs::remove_all(directory_ / "out");
+    return quantize(models_ / model, load_recipe(recipe, overrides), directory_ / "out", options);
+  }
+
+  static std::vector<float> native(const fs::path& model, const std::vector<int32_t>& ids, size_t chunk) {
+    EngineOptions options;
+    options.threads = 2;
+    const auto engine = Engine::load(model, options);
+    const int64_t sequence = engine->new_sequence();
+    std::vector<float> logits;
+    for (size_t begin = 0; begin < ids.size(); begin += chunk) {
+      const BatchItem item{sequence, std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)),
+                           BatchItem::Logits::All};
+      engine->forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> values) {
+        logits.insert(logits.end(), values.begin(), values.end());
+      });
+    }
+    return logits;
+  }
+
+  fs::path models_, directory_;
+};
+
+// Without quantisation every recipe's transforms leave the model as it was; what is left is the BF16 or FP32
+// rounding of stored matrices and of the merged weights (8 bits here, 16-bit inputs and KV).
+TEST_F(Calibrated, TransformsAloneKeepTheModel) {
+  for (const char* model : {"llama-gqa", "qwen2-bias", "qwen3-qknorm", "llama31-rope"}) {
+    const std::vector<int32_t> ids = samples(1, 40, 300, 1)[0];
+    const std::vector<float> exact = ReferenceModel::load(models_ / model)->logits(ids);
+    for (const char* recipe : {"quatrain-fast", "quarot-rtn", "offq-rtn"}) {
+      run(model, recipe,
+          {"weights.bits=8", "weights.group=16", "weights.clip=none", "activations.bits=16", "kv.bits=16",
+           "embedding.bits=16", "lm_head.bits=16"});
+      // 8-bit weights alone move these random models by about 0.1; a transform that is not undone, by 1.
+      EXPECT_LT(distance(ReferenceModel::load(directory_ / "out")->logits(ids), exact), 0.2)
+          << model << " " << recipe;
+    }
+  }
+}
+
+// The engine and the reference compute one artifact alike, chunk by chunk to the bit.
+TEST_F(Calibrated, EngineEqualsReference) {
+  for (const char* model : {"llama-gqa", "qwen2-bias"})
+    for (const char* recipe : {"quatrain", "quarot", "offq"}) {
+      SCOPED_TRACE(fmt::format("{} {}", model, recipe));
+      const Json report = run(model, recipe);
+      EXPECT_EQ(report["calibration"]["samples"], 6);
+      const std::vector<int32_t> ids = samples(1, 50, 300, 2)[0];
+      const std::vector<float> reference = ReferenceModel::load(directory_ / "out")->logits(ids);
+      const std::vector<float> whole = native(directory_ / "out", ids, ids.size());
+      // A code that falls on the other side of a rounding moves a logit; there are few.
+      EXPECT_LT(distance(whole, reference), 0.1);
+      EXPECT_EQ(whole, native(directory_ / "out", ids, 7));
+    }
+}
+
+TEST_F(Calibrated, StoresItsTransforms) {
+  const Json report = run("llama-gqa", "quatrain");
+  const ArtifactReader reader(directory_ / "out");
+  const QuantizationConfig& config = reader.quantization();
+  const Transform& input = config.linear("model.layers.0.self_attn.k_proj").input_transform;
+  EXPECT_EQ(input.kind, "block");
+  EXPECT_EQ(input.tensor, "model.layers.0.self_attn.input_transform");
+  EXPECT_EQ(config.linear("model.layers.0.mlp.up_proj").input_transform.tensor,
+            "model.layers.0.mlp.input_transform");
+  EXPECT_EQ(config.kv_of(1).key_transform.kind, "matrix");
+  EXPECT_EQ(reader.tensors().find(input.tensor)->type, "BF16");
+  EXPECT_EQ(config.linear("model.layers.0.self_attn.q_proj").activation.bits, 8);
+  EXPECT_FALSE(reader.planes("model.layers.1.self_attn.q_proj").residual_index.empty());
+  EXPECT_EQ(load_recipe((directory_ / "out" / "recipe.toml").string()).weights.target, 0.25);
+  for (const Json& layer : report["layers"]) EXPECT_GT(layer["stream_error"].get<double>(), 0);
+}
+
+// GPTQ inside the pipeline leaves less of an error in the stream than rounding to nearest, and the
+// correction of the target less again.
+TEST_F(Calibrated, EachWeightStageLowersTheError) {
+  const auto error = [&](const std::string& recipe, const std::vector<std::string>& overrides) {
+    return run("llama-gqa", recipe, overrides)["layers"].back()["stream_error"].get<double>();
+  };
+  // A budget too small for any block makes round-to-nearest follow the stream.
+  const double nearest =
+      error("quarot", {"weights.method=rtn", "residual.budget=1e-12", "residual.score=hessian-diagonal"});
+  const double gptq = error("quarot", {});
+  EXPECT_LT(gptq, 0.9 * nearest);
+  const double plain = error("quatrain", {"weights.target=0", "weights.stream=0"});
+  EXPECT_LT(error("quatrain", {}), plain);
+}
+
+TEST_F(Calibrated, SameFilesFromAnyRun) {
+  const auto bytes = [&] {
+    run("llama-gqa", "quatrain");
+    std::string all;
+    for (const auto& entry : fs::directory_iterator(directory_ / "out"))
+      if (entry.path().extension() == ".safetensors") all += read_file(entry.path());
+    return all;
+  };
+  EXPECT_EQ(bytes(), bytes());
+}
+
+TEST_F(Calibrated, RefusesByName) {
+  const auto text = [&](const std::string& model, const std::vector<std::string>& overrides, uint64_t ram) {
+    QuantizeOptions options;
+    options.samples = samples(2, 64, 300, 9);
+    options.max_ram = ram;
+    try {
+      quantize(models_ / model, load_recipe("quatrain", overrides), directory_ / "refused", options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_NE(text("mixtral", {}, 0).find("mixtral"), std::string::npos);
+  EXPECT_NE(text("gemma3-text", {}, 0).find("gemma3"), std::string::npos);
+  EXPECT_NE(text("llama-gqa", {}, 1 << 20).find("--max-ram"), std::string::npos);
+  EXPECT_FALSE(fs::exists(directory_ / "refused"));
+  EXPECT_FALSE(fs::exists((directory_ / "refused").string() + ".partial"));
+}
+
+TEST(Calibration, ChoosesWindowsThenRandomStarts) {
+  std::vector<int32_t> tokens(105);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
+  const auto first = choose_samples(tokens, 10, 10, 1, "text");
+  std::vector<int32_t> starts;
+  for (const auto& ids : first) {
+    ASSERT_EQ(ids.size(), 10u);
+    EXPECT_EQ(ids[9] - ids[0], 9);
+    starts.push_back(ids[0]);
+  }
+  EXPECT_FALSE(std::is_sorted(starts.begin(), starts.end()));
+  std::sort(starts.begin(), starts.end());
+  for (int32_t i = 0; i < 10; ++i) EXPECT_EQ(starts[static_cast<size_t>(i)], 10 * i);
+  const auto more = choose_samples(tokens, 14, 10, 1, "text");
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), more.begin()));
+  EXPECT_EQ(more.size(), 14u);
+  EXPECT_NE(first, choose_samples(tokens, 10, 10, 2, "text"));
+  EXPECT_THROW(choose_samples(tokens, 1, 106, 1, "text"), Error);
+}
+
+TEST(Planes, SlicesKeepRowsAndResiduals) {
+  NibblePlanes planes = make_planes(40, 50, 16, 32, {0, 3, 4});
+  SplitMix64 random(1);
+  std::vector<float> weights(40 * 50);
+  for (float& weight : weights) weight = static_cast<float>(random.normal());
+  for (float& scale : planes.scale) scale = 0.25f + static_cast<float>(random.below(8)) / 16;
+  for (int64_t row = 0; row < 40; ++row) store_row(planes, row, std::span(weights).subspan(row * 50, 50));
+  for (const auto& [begin, end] : {std::pair{0, 16}, {16, 40}, {32, 40}, {0, 40}}) {
+    const NibblePlanes part = slice_rows(planes, begin, end);
+    std::vector<float> whole(50), sliced(50);
+    for (int64_t row = begin; row < end; ++row) {
+      planes.dequantize_row(row, whole.data());
+      part.dequantize_row(row - begin, sliced.data());
+      EXPECT_EQ(whole, sliced) << row;
+    }
+  }
+  EXPECT_THROW(slice_rows(planes, 8, 24), Error);
+}
+
+}  // namespace
+}  // namespace quatrain
