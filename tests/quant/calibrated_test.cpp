@@ -77,7 +77,8 @@ class Calibrated : public testing::Test {
 };
 
 // Without quantisation every recipe's transforms leave the model as it was; what is left is the BF16 or FP32
-// rounding of stored matrices and of the merged weights (8 bits here, 16-bit inputs and KV).
+// rounding of stored matrices and the 8-bit weights, which these random models amplify; a transform that is
+// not undone gives 100 % and more.
 TEST_F(Calibrated, TransformsAloneKeepTheModel) {
   for (const char* model : {"llama-gqa", "qwen2-bias", "qwen3-qknorm", "llama31-rope"}) {
     const std::vector<int32_t> ids = samples(1, 40, 300, 1)[0];
@@ -93,20 +94,31 @@ TEST_F(Calibrated, TransformsAloneKeepTheModel) {
   }
 }
 
-// The engine and the reference compute one artifact alike, chunk by chunk to the bit.
+// The engine and the reference compute one artifact alike: but for FP32 summation where inputs and KV stay
+// unquantised; with 8 bits these random models amplify the few codes that fall on the other side of a
+// rounding. Chunk by chunk the engine gives the same bits.
 TEST_F(Calibrated, EngineEqualsReference) {
   for (const char* model : {"llama-gqa", "qwen2-bias"})
-    for (const char* recipe : {"quatrain", "quarot", "offq"}) {
-      SCOPED_TRACE(fmt::format("{} {}", model, recipe));
-      const Json report = run(model, recipe);
-      EXPECT_EQ(report["calibration"]["samples"], 6);
-      const std::vector<int32_t> ids = samples(1, 50, 300, 2)[0];
-      const std::vector<float> reference = ReferenceModel::load(directory_ / "out")->logits(ids);
-      const std::vector<float> whole = native(directory_ / "out", ids, ids.size());
-      // A code that falls on the other side of a rounding moves a logit; there are few.
-      EXPECT_LT(distance(whole, reference), 0.1);
-      EXPECT_EQ(whole, native(directory_ / "out", ids, 7));
-    }
+    for (const char* recipe : {"quatrain", "quarot", "offq"})
+      for (const auto& [bits, tolerance] : {std::pair{"16", 1e-3}, {"8", 0.1}}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", model, recipe, bits));
+        const Json report = run(model, recipe,
+                                {"activations.layers8=none", std::string("activations.bits=") + bits,
+                                 std::string("kv.bits=") + bits});
+        EXPECT_EQ(report["calibration"]["samples"], 6);
+        const std::vector<int32_t> ids = samples(1, 50, 300, 2)[0];
+        const std::vector<float> reference = ReferenceModel::load(directory_ / "out")->logits(ids);
+        const std::vector<float> whole = native(directory_ / "out", ids, ids.size());
+        EXPECT_LT(distance(whole, reference), tolerance);
+        EXPECT_EQ(whole, native(directory_ / "out", ids, 7));
+      }
+}
+
+// At 4 bits, tokens one by one or all at once: the same bits.
+TEST_F(Calibrated, TokensDoNotDependOnTheirChunk) {
+  run("qwen2-bias", "quatrain");
+  const std::vector<int32_t> ids = samples(1, 50, 300, 2)[0];
+  EXPECT_EQ(native(directory_ / "out", ids, ids.size()), native(directory_ / "out", ids, 1));
 }
 
 TEST_F(Calibrated, StoresItsTransforms) {
@@ -121,7 +133,10 @@ TEST_F(Calibrated, StoresItsTransforms) {
   EXPECT_EQ(config.kv_of(1).key_transform.kind, "matrix");
   EXPECT_EQ(reader.tensors().find(input.tensor)->type, "BF16");
   EXPECT_EQ(config.linear("model.layers.0.self_attn.q_proj").activation.bits, 8);
-  EXPECT_FALSE(reader.planes("model.layers.1.self_attn.q_proj").residual_index.empty());
+  size_t blocks = 0;  // q, k and v share their budget: a tenth of 12 x 2 blocks
+  for (const char* name : {"q_proj", "k_proj", "v_proj"})
+    blocks += reader.planes(std::string("model.layers.1.self_attn.") + name).residual_index.size();
+  EXPECT_EQ(blocks, 3u);
   EXPECT_EQ(load_recipe((directory_ / "out" / "recipe.toml").string()).weights.target, 0.25);
   for (const Json& layer : report["layers"]) EXPECT_GT(layer["stream_error"].get<double>(), 0);
 }
