@@ -100,7 +100,7 @@ class CalibratedQuantizer {
   }
 
   // Hidden states at three boundaries and one quantised (FP32), the widest input of the samples, and the
-  // embedding while it is rotated (FP64 twice, FP32).
+  // embedding three times (as it came, rotated, and what is made of it).
   void check_memory(const ModelConfig& config) {
     uint64_t tokens = 0;
     for (const std::vector<int32_t>& ids : samples_.ids) tokens += ids.size();
@@ -110,7 +110,7 @@ class CalibratedQuantizer {
     const uint64_t streams = bytes(tokens, (recipe_.follows_stream() ? 4 : 3) * config.hidden, 4);
     const uint64_t inputs =
         recipe_.follows_stream() ? bytes(tokens, std::max(config.query_width(), config.intermediate), 4) : 0;
-    const uint64_t matrix = bytes(static_cast<uint64_t>(config.vocabulary), config.hidden, 20);
+    const uint64_t matrix = bytes(static_cast<uint64_t>(config.vocabulary), config.hidden, 12);
     const uint64_t layer = bytes(static_cast<uint64_t>(config.intermediate), 3 * config.hidden, 32);
     predicted_ = kProgramBytes + std::max(streams + inputs + layer, matrix);
     log_info("predicted peak memory {:.0f} MiB, beside the source's mapped pages",

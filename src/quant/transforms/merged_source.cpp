@@ -1,10 +1,13 @@
 #include "quant/transforms/merged_source.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace quatrain {
 namespace {
 
+constexpr int64_t kRowsAtOnce = 4096;
 constexpr const char* kFinalNorm = "model.norm.weight";
 
 class MergedSource : public WeightSource {
@@ -28,7 +31,7 @@ class MergedSource : public WeightSource {
     return value + source_->config().norm_offset;  // q_norm, k_norm
   }
 
-  torch::Tensor embedding() const override { return single(rotated(wide(source_->embedding()))); }
+  torch::Tensor embedding() const override { return rotated_rows(source_->embedding(), {}); }
 
   ReferenceLinear head() const override {
     ReferenceLinear linear = source_->head();
@@ -74,8 +77,18 @@ class MergedSource : public WeightSource {
   }
   // y = (x g) W^T = (x Q) (W diag(g) Q)^T for an orthogonal Q and the gain g of `norm`.
   torch::Tensor into_input(const torch::Tensor& weight, const std::string& norm) const {
-    const torch::Tensor gain = wide(source_->plain(norm + ".weight")) + source_->config().norm_offset;
-    return rotated(wide(weight) * gain);
+    return rotated_rows(weight, wide(source_->plain(norm + ".weight")) + source_->config().norm_offset);
+  }
+  // FP32 [rows, hidden] of `weight` with its columns scaled by `gain` and rotated, a few rows at a time: FP64
+  // copies of an embedding would be the largest thing in memory.
+  torch::Tensor rotated_rows(const torch::Tensor& weight, const torch::Tensor& gain) const {
+    torch::Tensor out = torch::empty(weight.sizes(), torch::kFloat);
+    for (int64_t begin = 0; begin < weight.size(0); begin += kRowsAtOnce) {
+      const int64_t end = std::min(begin + kRowsAtOnce, weight.size(0));
+      const torch::Tensor rows = wide(weight.slice(0, begin, end));
+      out.slice(0, begin, end).copy_(rotated(gain.defined() ? rows * gain : rows));
+    }
+    return out;
   }
 
   std::unique_ptr<WeightSource> source_;
