@@ -42,8 +42,8 @@ void check_scales(const NibblePlanes& planes, std::string_view where) {
   const auto groups = static_cast<size_t>(planes.groups());
   for (size_t i = 0; i < planes.scale.size(); ++i) {
     const float scale = planes.scale[i];
-    require(std::isfinite(scale) && scale > 0,
-            "{}: weight_scale: row {}, group {} is {}; scales are finite and positive", where, i / groups,
+    require(std::isfinite(scale) && scale != 0,
+            "{}: weight_scale: row {}, group {} is {}; scales are finite and not zero", where, i / groups,
             i % groups, scale);
     require(planes.weight_group == 0 || fp16_to_float(float_to_fp16(scale)) == scale,
             "{}: weight_scale: row {}, group {} ({}) is no FP16 number, as scales of groups must be", where,

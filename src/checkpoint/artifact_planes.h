@@ -16,7 +16,7 @@ inline constexpr std::string_view kPlaneSuffixes[] = {"weight_hi", "weight_scale
 inline constexpr int64_t kMaxResidualBlock = int64_t{1} << 20;  // columns; keeps every size below 2^63
 
 /// Throws unless the planes are a sound matrix: sizes fit rows, columns, group and block, columns are even,
-/// scales are finite and positive (FP16-representable where groups have one), block numbers ascend within the
+/// scales are finite and not zero (FP16-representable where groups have one), block numbers ascend within the
 /// matrix, lo nibbles past the edge are zero, bias is finite. `where` (file and linear) begins the text.
 void check_planes(const NibblePlanes& planes, std::string_view where);
 

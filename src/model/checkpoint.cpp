@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "checkpoint/llama2c.h"
+#include "checkpoint/packed/packed_source.h"
 #include "model/architecture.h"
 #include "model/gguf_config.h"
 #include "model/json_field.h"
@@ -46,11 +47,20 @@ std::unique_ptr<Checkpoint> open_hub(const fs::path& directory) {
   }
   ModelConfig config = ModelConfig::from_json(json, where);
   std::unique_ptr<TensorSource> source = open_safetensors(directory);
+  const PackedSource* packed = nullptr;
+  if (const auto packing = read_packed_config(directory, json)) {
+    auto unpacked = std::make_unique<PackedSource>(std::move(source), *packing);
+    packed = unpacked.get();
+    source = std::move(unpacked);
+  }
   if (!names_dtype(json)) {
     json["dtype"] = dtype_of(*source);
     config = ModelConfig::from_json(json, where);
   }
-  const WeightNamer namer = hub_namer(*source, config);
+  const WeightNamer names = hub_namer(*source, config);
+  const WeightNamer namer = [packed, names](std::string_view name) {
+    return packed != nullptr && packed->is_part(name) ? std::vector<std::string>{} : names(name);
+  };
   return std::make_unique<SlicedCheckpoint>(directory, std::move(config), std::move(source), namer, false);
 }
 

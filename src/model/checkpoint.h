@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/stored_codes.h"
 #include "checkpoint/tensor_source.h"
 #include "model/config.h"
 #include "text/tokenizer.h"
@@ -34,6 +36,14 @@ class Checkpoint {
   virtual std::vector<float> read(const std::string& name) const = 0;
   /// As read(), for rows [begin, end) of a matrix.
   virtual std::vector<float> read_rows(const std::string& name, int64_t begin, int64_t end) const = 0;
+  /// Rows [begin, end) of a matrix as the integers that the file holds, where they and their scales say all of
+  /// it (symmetric GPTQ, AWQ, compressed-tensors; Q4_0, Q8_0); nullopt elsewhere.
+  virtual std::optional<StoredCodes> read_codes(const std::string& /*name*/, int64_t /*begin*/,
+                                                int64_t /*end*/) const {
+    return std::nullopt;
+  }
+  /// How the file says that a linear's input is quantised; 16 bits where it says nothing.
+  virtual ActivationPolicy activation(const std::string& /*linear*/) const { return {}; }
   /// The type that the file holds it in: "F32", "BF16", "Q4_1", ...
   virtual std::string stored_type(const std::string& name) const = 0;
   /// Its bytes in the file; of a fused tensor, its share.
@@ -47,8 +57,9 @@ class Checkpoint {
   ModelConfig config_;
 };
 
-/// MODEL of the command line: a hub directory, a .gguf file, or a llama2.c .bin file. An artifact is refused
-/// here (use ArtifactReader).
+/// MODEL of the command line: a hub directory, a .gguf file, or a llama2.c .bin file. Weights packed by GPTQ,
+/// AWQ or compressed-tensors are read as FP32, like GGUF's quantised types. An artifact is refused here (use
+/// ArtifactReader).
 std::unique_ptr<Checkpoint> open_checkpoint(const fs::path& path);
 
 /// The tokenizer that belongs to MODEL (hub directory, GGUF, or the tokenizer beside a llama2.c file).

@@ -44,6 +44,28 @@ void read_paired(const TensorSource& source, const WeightSlice& slice, int64_t b
   }
 }
 
+// The same for codes.
+std::optional<StoredCodes> read_paired_codes(const TensorSource& source, const WeightSlice& slice,
+                                             int64_t begin, int64_t end) {
+  const int64_t head = slice.paired_head_dim, half = head / 2;
+  const int64_t first = begin / head * head, last = (end + head - 1) / head * head;
+  auto stored = read_stored_codes(source, *slice.tensor, slice.first_row + first, last - first);
+  if (!stored) return std::nullopt;
+  StoredCodes out = *stored;
+  out.rows = end - begin;
+  out.codes.resize(static_cast<size_t>(out.rows * out.columns));
+  out.scale.resize(static_cast<size_t>(out.rows * out.groups()));
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t within = row % head;
+    const int64_t from = row - within - first + 2 * (within % half) + within / half;
+    std::copy_n(stored->codes.begin() + from * out.columns, out.columns,
+                out.codes.begin() + (row - begin) * out.columns);
+    std::copy_n(stored->scale.begin() + from * out.groups(), out.groups(),
+                out.scale.begin() + (row - begin) * out.groups());
+  }
+  return out;
+}
+
 }  // namespace
 
 SlicedCheckpoint::SlicedCheckpoint(fs::path path, ModelConfig config, std::unique_ptr<TensorSource> source,
@@ -91,6 +113,26 @@ std::vector<float> SlicedCheckpoint::read_rows(const std::string& name, int64_t 
          at % width);
   }
   return values;
+}
+
+std::optional<StoredCodes> SlicedCheckpoint::read_codes(const std::string& name, int64_t begin,
+                                                        int64_t end) const {
+  const WeightSlice& weights = slice(name);
+  require(0 <= begin && begin <= end && end <= weights.shape.front(),
+          "{}: tensor {} has {} rows; [{}, {}) was asked for", path_.string(), name, weights.shape.front(),
+          begin, end);
+  if (weights.shape.size() != 2) return std::nullopt;
+  auto codes = weights.paired_head_dim > 0
+                   ? read_paired_codes(*source_, weights, begin, end)
+                   : read_stored_codes(*source_, *weights.tensor, weights.first_row + begin, end - begin);
+  if (!codes) return std::nullopt;
+  for (const float scale : codes->scale)
+    require(std::isfinite(scale), "{}: tensor {} has the scale {}", path_.string(), name, scale);
+  return codes;
+}
+
+ActivationPolicy SlicedCheckpoint::activation(const std::string& linear) const {
+  return stored_activation(*source_, *slice(linear + ".weight").tensor);
 }
 
 std::string SlicedCheckpoint::stored_type(const std::string& name) const {

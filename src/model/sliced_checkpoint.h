@@ -18,6 +18,8 @@ class SlicedCheckpoint : public Checkpoint {
   std::vector<int64_t> shape(const std::string& name) const override;
   std::vector<float> read(const std::string& name) const override;
   std::vector<float> read_rows(const std::string& name, int64_t begin, int64_t end) const override;
+  std::optional<StoredCodes> read_codes(const std::string& name, int64_t begin, int64_t end) const override;
+  ActivationPolicy activation(const std::string& linear) const override;
   std::string stored_type(const std::string& name) const override;
   uint64_t stored_bytes(const std::string& name) const override;
   std::string fingerprint() const override;
