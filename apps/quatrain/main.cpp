@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   add_template(app);
   add_logits(app);
   add_serve(app);
+  add_bench(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

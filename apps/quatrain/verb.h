@@ -55,5 +55,6 @@ void add_detokenize(CLI::App& app);
 void add_template(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_serve(CLI::App& app);
+void add_bench(CLI::App& app);
 
 }  // namespace quatrain

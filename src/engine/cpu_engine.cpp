@@ -32,7 +32,10 @@ class CpuEngine : public Engine {
   const ModelConfig& config() const override { return model_.config; }
   int64_t context() const override { return context_; }
   int threads() const override { return pool_.threads(); }
-  int64_t weight_bytes_per_token() const override { return model_.bytes_per_token(); }
+  int64_t weight_bytes_per_token() const override { return model_.costs().weight_bytes; }
+  EngineCosts costs() const override { return model_.costs(); }
+  OperatorClock* clock() override { return &pass_.clock(); }
+  KernelCheck* kernel_check() override { return &pass_.kernel_check(); }
 
   int64_t new_sequence() override { return kv_.add_sequence(); }
   void free_sequence(int64_t sequence) override { kv_.remove_sequence(sequence); }

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/file.h"
+#include "engine/kernel_check.h"
+#include "engine/operator_clock.h"
 #include "model/config.h"
 
 namespace quatrain {
@@ -30,6 +32,14 @@ struct BatchItem {
 
 /// Receives the logits of one token: item and token are positions in the batch and in its tokens. Called in
 /// order, from the calling thread; the span is valid during the call.
+/// What one token costs, whatever the machine (of the experts, those that run).
+struct EngineCosts {
+  int64_t weight_bytes = 0;  // that decoding one token reads
+  int64_t kv_bytes = 0;      // of the cache that attention reads for every position before it
+  int64_t multiplies = 0;    // multiply-adds of the layers' linears
+  int64_t head_multiplies = 0;
+};
+
 using LogitsSink = std::function<void(int64_t item, int64_t token, std::span<const float> logits)>;
 
 class Engine {
@@ -47,6 +57,11 @@ class Engine {
   virtual int64_t weight_bytes_per_token() const = 0;
 
   /// A new empty sequence; the id stays valid until free_sequence().
+  virtual EngineCosts costs() const { return {}; }
+  /// Where the time of forward() went since its clear(); nullptr where it is not measured.
+  virtual OperatorClock* clock() { return nullptr; }
+  /// While on, forward() compares its kernels with the generic ones; nullptr where that is not possible.
+  virtual KernelCheck* kernel_check() { return nullptr; }
   virtual int64_t new_sequence() = 0;
   virtual void free_sequence(int64_t sequence) = 0;
   virtual int64_t length(int64_t sequence) const = 0;

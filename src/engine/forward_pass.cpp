@@ -39,15 +39,20 @@ const float* ForwardPass::run(std::span<const Slice> slices) {
     for (int64_t t = 0; t < std::ssize(slice.tokens); ++t) position_.push_back(slice.position + t);
   }
   rows_ = std::ssize(position_);
+  scratch_.clock.start();
   embed();
+  scratch_.clock.lap(Operator::Embedding);
   compute_rope();
+  scratch_.clock.lap(Operator::Rope);
   add_and_norm(false, {}, model_.layers.front().input_norm, "embedding");
   for (int64_t index = 0; index < config_.layers; ++index) {
     const Layer& layer = model_.layers[static_cast<size_t>(index)];
     const std::string where = fmt::format("layer {}", index);
     attend(layer, index);
+    check_.compare("attention", index, delta_.data(), rows_ * config_.hidden, [&] { attend(layer, index); });
     add_and_norm(true, layer.attention_out_norm, layer.mlp_norm, where + " attention");
     run_mlp(layer, index);
+    check_.compare("MLP", index, delta_.data(), rows_ * config_.hidden, [&] { run_mlp(layer, index); });
     const bool last = index + 1 == config_.layers;
     add_and_norm(true, layer.mlp_out_norm,
                  last ? model_.final_norm : model_.layers[static_cast<size_t>(index + 1)].input_norm,
@@ -57,7 +62,12 @@ const float* ForwardPass::run(std::span<const Slice> slices) {
 }
 
 void ForwardPass::logits(const float* hidden, int64_t rows, float* out) {
-  model_.head.run(hidden, rows, config_.hidden, pool_, scratch_, out, config_.vocabulary);
+  scratch_.clock.start();
+  const auto step = [&] {
+    model_.head.run(hidden, rows, config_.hidden, pool_, scratch_, out, config_.vocabulary, Operator::Head);
+  };
+  step();
+  check_.compare("head", -1, out, rows * config_.vocabulary, step);
 }
 
 void ForwardPass::embed() {
@@ -108,6 +118,11 @@ void ForwardPass::add_and_norm(bool add, const std::vector<float>& sandwich, con
                                       normed_.data() + begin * width, width);
     if (bad >= 0) fail_not_finite(where, begin + bad, hidden + bad * width, width);
   });
+  check_.compare("norm", -1, normed_.data(), rows_ * width, [&] {
+    ops::rms_norm(hidden_.data(), rows_, width, width, norm.data(), config_.norm_epsilon, normed_.data(),
+                  width);
+  });
+  scratch_.clock.lap(Operator::Norm);
 }
 
 void ForwardPass::fail_not_finite(std::string_view where, int64_t row, const float* values,
@@ -124,9 +139,12 @@ void ForwardPass::fail_not_finite(std::string_view where, int64_t row, const flo
 void ForwardPass::attend(const Layer& layer, int64_t index) {
   const int64_t query_width = config_.query_width();
   qkv_.resize(static_cast<size_t>(rows_ * layer.qkv.outputs()));
-  layer.qkv.run(normed_.data(), rows_, config_.hidden, pool_, scratch_, qkv_.data(), layer.qkv.outputs());
+  layer.qkv.run(normed_.data(), rows_, config_.hidden, pool_, scratch_, qkv_.data(), layer.qkv.outputs(),
+                Operator::Qkv);
   rotate_heads(layer);
+  scratch_.clock.lap(Operator::Rope);
   append_keys_and_values(layer, index);
+  scratch_.clock.lap(Operator::KvAppend);
 
   attended_.resize(static_cast<size_t>(rows_ * query_width));
   std::vector<ops::AttentionSequence> sequences;
@@ -137,9 +155,11 @@ void ForwardPass::attend(const Layer& layer, int64_t index) {
   ops::attention(layer.kv,
                  {config_.heads, config_.attention_scale, layer.window, layer.qkv.outputs(), query_width},
                  sequences, pool_);
+  scratch_.clock.lap(Operator::Attention);
 
   delta_.resize(static_cast<size_t>(rows_ * config_.hidden));
-  layer.output.run(attended_.data(), rows_, query_width, pool_, scratch_, delta_.data(), config_.hidden);
+  layer.output.run(attended_.data(), rows_, query_width, pool_, scratch_, delta_.data(), config_.hidden,
+                   Operator::Output);
 }
 
 // Norms of the heads, RoPE and the key transform on q and k, which lie side by side.
@@ -210,7 +230,7 @@ void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t tokens, flo
   const int64_t width = mlp.down.inputs();
   gate_up_.resize(static_cast<size_t>(tokens * 2 * width));
   gated_.resize(static_cast<size_t>(tokens * width));
-  mlp.gate_up.run(x, tokens, config_.hidden, pool_, scratch_, gate_up_.data(), 2 * width);
+  mlp.gate_up.run(x, tokens, config_.hidden, pool_, scratch_, gate_up_.data(), 2 * width, Operator::GateUp);
   const auto function =
       config_.activation == Activation::Silu ? ops::GateFunction::Silu : ops::GateFunction::GeluTanh;
   // Quarter rows, so that one token of a wide layer is shared out too.
@@ -223,7 +243,8 @@ void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t tokens, flo
                             gated_.data() + token * width + column);
     }
   });
-  mlp.down.run(gated_.data(), tokens, width, pool_, scratch_, out, config_.hidden);
+  scratch_.clock.lap(Operator::Activation);
+  mlp.down.run(gated_.data(), tokens, width, pool_, scratch_, out, config_.hidden, Operator::Down);
 }
 
 // Experts in index order, each over the tokens that chose it, so that a token's sum has one order.
@@ -235,6 +256,7 @@ void ForwardPass::run_experts(const Layer& layer, int64_t index) {
   const ExpertRouting routing = route_to_experts({router_logits_.data(), router_logits_.size()}, config_.moe,
                                                  fmt::format("layer {}", index));
   std::fill_n(delta_.data(), rows_ * width, 0.0f);
+  scratch_.clock.lap(Operator::Experts);
   for (size_t expert = 0; expert < layer.experts.size(); ++expert) {
     const std::vector<RoutedToken>& tokens = routing[expert];
     if (tokens.empty()) continue;
@@ -243,12 +265,14 @@ void ForwardPass::run_experts(const Layer& layer, int64_t index) {
     for (size_t t = 0; t < tokens.size(); ++t)
       std::copy_n(normed_.data() + tokens[t].row * width, width,
                   expert_in_.data() + static_cast<int64_t>(t) * width);
+    scratch_.clock.lap(Operator::Experts);
     run_expert(layer.experts[expert], expert_in_.data(), std::ssize(tokens), expert_out_.data());
     for (size_t t = 0; t < tokens.size(); ++t) {
       const float* from = expert_out_.data() + static_cast<int64_t>(t) * width;
       float* to = delta_.data() + tokens[t].row * width;
       for (int64_t i = 0; i < width; ++i) to[i] += tokens[t].weight * from[i];
     }
+    scratch_.clock.lap(Operator::Experts);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "base/thread_pool.h"
+#include "engine/kernel_check.h"
 #include "engine/kv_pool.h"
 #include "engine/model.h"
 
@@ -32,6 +33,10 @@ class ForwardPass {
 
   /// The head's logits [rows, vocabulary] for `rows` rows of a normed hidden state.
   void logits(const float* hidden, int64_t rows, float* out);
+
+  /// Where the time of all passes since clear() went.
+  OperatorClock& clock() { return scratch_.clock; }
+  KernelCheck& kernel_check() { return check_; }
 
  private:
   void embed();
@@ -69,6 +74,7 @@ class ForwardPass {
   AlignedBuffer<float> hidden_, normed_, delta_, qkv_, attended_, gate_up_, gated_;
   AlignedBuffer<float> router_logits_, expert_in_, expert_out_;
   LinearScratch scratch_;
+  KernelCheck check_;
 };
 
 }  // namespace quatrain

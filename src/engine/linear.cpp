@@ -171,7 +171,7 @@ int64_t LinearGroup::bytes() const {
 }
 
 void LinearGroup::run(const float* x, int64_t tokens, int64_t stride, ThreadPool& pool,
-                      LinearScratch& scratch, float* y, int64_t y_stride) const {
+                      LinearScratch& scratch, float* y, int64_t y_stride, Operator product) const {
   const Part* before = nullptr;
   const float* input = x;
   int64_t input_stride = stride;
@@ -184,6 +184,7 @@ void LinearGroup::run(const float* x, int64_t tokens, int64_t stride, ThreadPool
           std::copy_n(x + t * stride, inputs_, scratch.transformed.data() + t * inputs_);
         part.online->apply(scratch.transformed.data() + begin * inputs_, end - begin, inputs_);
       });
+      scratch.clock.lap(Operator::Transform);
     }
     if (!same_transform) {
       input = part.online ? scratch.transformed.data() : x;
@@ -192,11 +193,14 @@ void LinearGroup::run(const float* x, int64_t tokens, int64_t stride, ThreadPool
     if (part.dense) {
       ops::dense_matmul(*part.dense, input, tokens, input_stride, pool, y + part.offset, y_stride);
     } else {
-      if (!same_transform || before->activation != part.activation)
+      if (!same_transform || before->activation != part.activation) {
         ops::quantize_activations(input, tokens, input_stride, inputs_, part.activation, part.name, pool,
                                   scratch.quantized);
+        scratch.clock.lap(Operator::Quantize);
+      }
       ops::nibble_matmul(*part.nibbles, scratch.quantized, pool, y + part.offset, y_stride);
     }
+    scratch.clock.lap(product);
     before = &part;
   }
 }

@@ -8,6 +8,7 @@
 
 #include "base/buffer.h"
 #include "base/thread_pool.h"
+#include "engine/operator_clock.h"
 #include "engine/transform.h"
 #include "engine/weight_source.h"
 #include "model/config.h"
@@ -19,6 +20,7 @@ namespace quatrain {
 
 /// Reused by every product of an engine, so that a decode step allocates nothing.
 struct LinearScratch {
+  OperatorClock clock;
   AlignedBuffer<float> transformed;
   ops::QuantizedActivations quantized;
 };
@@ -41,10 +43,13 @@ class LinearGroup {
   int64_t outputs() const { return outputs_; }
   /// Bytes of weights that one pass reads.
   int64_t bytes() const;
+  /// Multiply-adds of one token.
+  int64_t multiplies() const { return inputs_ * outputs_; }
 
-  /// x [tokens, inputs()], y [tokens, outputs()], rows their stride apart.
+  /// x [tokens, inputs()], y [tokens, outputs()], rows their stride apart. The clock books the products as
+  /// `product`.
   void run(const float* x, int64_t tokens, int64_t stride, ThreadPool& pool, LinearScratch& scratch, float* y,
-           int64_t y_stride) const;
+           int64_t y_stride, Operator product) const;
 
  private:
   struct Part {

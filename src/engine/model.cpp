@@ -115,16 +115,29 @@ class Loader {
 
 }  // namespace
 
-int64_t Model::bytes_per_token() const {
-  int64_t bytes = head.bytes() + embedding->row_bytes();
+EngineCosts Model::costs() const {
+  EngineCosts costs;
+  costs.weight_bytes = head.bytes() + embedding->row_bytes();
+  costs.head_multiplies = head.multiplies();
+  const auto add = [&](const LinearGroup& linear) {
+    costs.weight_bytes += linear.bytes();
+    costs.multiplies += linear.multiplies();
+  };
   for (const Layer& layer : layers) {
-    bytes += layer.qkv.bytes() + layer.output.bytes() + (layer.router ? layer.router->bytes() : 0);
+    add(layer.qkv);
+    add(layer.output);
+    if (layer.router) {
+      costs.weight_bytes += layer.router->bytes();
+      costs.multiplies += layer.router->rows() * layer.router->columns();
+    }
     const int64_t running = layer.router ? config.moe.experts_per_token : 1;
-    for (int64_t e = 0; e < running; ++e)
-      bytes += layer.experts[static_cast<size_t>(e)].gate_up.bytes() +
-               layer.experts[static_cast<size_t>(e)].down.bytes();
+    for (int64_t e = 0; e < running; ++e) {
+      add(layer.experts[static_cast<size_t>(e)].gate_up);
+      add(layer.experts[static_cast<size_t>(e)].down);
+    }
+    costs.kv_bytes += static_cast<int64_t>(layer.kv.bytes()) / ops::kPageTokens;
   }
-  return bytes;
+  return costs;
 }
 
 Model load_model(const WeightSource& source, ThreadPool& pool) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "engine/engine.h"
 #include "engine/linear.h"
 #include "engine/transform.h"
 #include "engine/weight_source.h"
@@ -43,8 +44,8 @@ struct Model {
   LinearGroup head;
   size_t page_bytes = 0;  // of a KV page over all layers
 
-  /// Bytes of weights that decoding one token reads (of the experts, those that run).
-  int64_t bytes_per_token() const;
+  /// What one token costs (of the experts, those that run).
+  EngineCosts costs() const;
 };
 
 /// Loads everything. What could fail at the first token fails here, by name.

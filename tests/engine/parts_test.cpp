@@ -95,12 +95,12 @@ TEST(LinearGroup, FusedLinearsGiveWhatEachGives) {
     const auto x = MemoryCheckpoint(config, 77).tensors()["model.embed_tokens.weight"].values;
     LinearScratch scratch;
     std::vector<float> together(10 * 128);
-    fused.run(x.data(), 10, 64, pool, scratch, together.data(), 128);
+    fused.run(x.data(), 10, 64, pool, scratch, together.data(), 128, Operator::Qkv);
     int64_t offset = 0;
     for (int64_t i = 0; i < 3; ++i) {
       const LinearGroup one(*source, std::span(all).subspan(static_cast<size_t>(i), 1), pool);
       std::vector<float> alone(static_cast<size_t>(10 * one.outputs()));
-      one.run(x.data(), 10, 64, pool, scratch, alone.data(), one.outputs());
+      one.run(x.data(), 10, 64, pool, scratch, alone.data(), one.outputs(), Operator::Qkv);
       for (int64_t t = 0; t < 10; ++t)
         for (int64_t o = 0; o < one.outputs(); ++o)
           ASSERT_EQ(together[static_cast<size_t>(t * 128 + offset + o)],
@@ -127,10 +127,10 @@ TEST(LinearGroup, TransformsTheInputBeforeItIsQuantised) {
   const std::vector<float> before = x;
   LinearScratch scratch;
   std::vector<float> online(10 * 128), by_hand(10 * 128);
-  group_with(transform).run(x.data(), 10, 64, pool, scratch, online.data(), 128);
+  group_with(transform).run(x.data(), 10, 64, pool, scratch, online.data(), 128, Operator::Qkv);
   EXPECT_EQ(x, before);
   make_transform(transform, 64, "site")->apply(x.data(), 10, 64);
-  group_with({}).run(x.data(), 10, 64, pool, scratch, by_hand.data(), 128);
+  group_with({}).run(x.data(), 10, 64, pool, scratch, by_hand.data(), 128, Operator::Qkv);
   EXPECT_EQ(online, by_hand);
 }
 
