@@ -1,9 +1,12 @@
-// quatrain eval: perplexity of models under a named protocol.
+// quatrain eval: perplexity of models under a named protocol, and their scores in question answering.
 #include <fmt/core.h>
 
 #include <memory>
 
+#include "base/file.h"
 #include "eval/perplexity.h"
+#include "eval/tasks/items.h"
+#include "eval/tasks/run_task.h"
 #include "model/checkpoint.h"
 #include "verb.h"
 
@@ -13,34 +16,24 @@ namespace {
 struct EvalOptions {
   CommonOptions common;
   std::vector<std::string> models;
-  std::vector<std::string> protocols = {"token-ppl@2048"};
+  std::vector<std::string> protocols;
   std::string text = "wikitext2-test";
   int64_t windows = 0;
   ScorerOptions scorer;
+  std::vector<std::string> tasks;
+  std::string data, samples;
+  TaskOptions task_options;
 };
 
-void evaluate(EvalOptions options) {
-  std::vector<Protocol> protocols;
-  for (const std::string& name : options.protocols) protocols.push_back(Protocol::parse(name));
-  options.scorer.threads = options.common.threads;
-  const Corpus corpus = load_corpus(options.text);
-  std::vector<PerplexityResult> results;
-  for (const std::string& model : options.models) {
-    const auto tokenizer = load_model_tokenizer(model);
-    const auto scorer = make_scorer(model, options.scorer);
-    for (const Protocol& protocol : protocols) {
-      results.push_back(perplexity(*scorer, *tokenizer, corpus, protocol, options.windows));
-      results.back().model = model;
-    }
-  }
-  if (options.common.json) {
-    Json list = Json::array();
-    for (const PerplexityResult& result : results) list.push_back(result.to_json());
-    print_json({{"results", list}});
-    return;
-  }
+size_t widest(const std::vector<std::string>& names) {
   size_t width = 5;
-  for (const PerplexityResult& result : results) width = std::max(width, result.model.size());
+  for (const std::string& name : names) width = std::max(width, name.size());
+  return width;
+}
+
+void print_perplexities(const EvalOptions& options, const Corpus& corpus,
+                        const std::vector<PerplexityResult>& results) {
+  const size_t width = widest(options.models);
   fmt::print("text {}, sha256 {}\n", corpus.name, corpus.sha256);
   fmt::print("{:{}}  {:22} {:>11} {:>9} {:>8} {:>9} {:>10} {:>7}\n", "model", width, "protocol", "perplexity",
              "+-", "windows", "scored", "engine", "tok/s");
@@ -50,19 +43,83 @@ void evaluate(EvalOptions options) {
                static_cast<double>(result.windows * result.window) / result.seconds);
 }
 
+void print_tasks(const EvalOptions& options, const std::vector<TaskResult>& results) {
+  const size_t width = widest(options.models);
+  fmt::print("{:{}}  {:15} {:>6} {:>5}  {:20} {:>9} {:>8}\n", "model", width, "task", "items", "shots",
+             "metric", "value", "+-");
+  for (const TaskResult& result : results)
+    for (const auto& [name, estimate] : result.metrics)
+      fmt::print("{:{}}  {:15} {:>6} {:>5}  {:20} {:>9.4f} {:>8.4f}\n", result.model, width, result.task,
+                 result.items, result.shots, name, estimate.mean, estimate.error);
+}
+
+std::string sample_lines(const std::vector<TaskResult>& results) {
+  std::string lines;
+  for (const TaskResult& result : results) {
+    for (size_t i = 0; i < result.samples.size(); ++i) {
+      Json sample = result.samples[i];
+      sample["model"] = result.model;
+      sample["task"] = result.task;
+      sample["item"] = i;
+      lines += sample.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    }
+  }
+  return lines;
+}
+
+void evaluate(EvalOptions options) {
+  std::vector<Protocol> protocols;
+  if (options.protocols.empty() && options.tasks.empty()) options.protocols = {"token-ppl@2048"};
+  for (const std::string& name : options.protocols) protocols.push_back(Protocol::parse(name));
+  std::vector<Task> tasks;
+  for (const std::string& name : options.tasks) tasks.push_back(find_task(name));
+  if (!tasks.empty()) {
+    if (options.scorer.engine != "native") fail_usage("--task: tasks run in the native engine only");
+    options.task_options.data = task_data_directory(options.data);
+  }
+  options.common.apply_to(options.scorer.native);
+  Corpus corpus;
+  if (!protocols.empty()) corpus = load_corpus(options.text);
+  std::vector<PerplexityResult> results;
+  std::vector<TaskResult> task_results;
+  for (const std::string& model : options.models) {
+    const auto tokenizer = load_model_tokenizer(model);
+    const auto scorer = make_scorer(model, options.scorer);
+    for (const Protocol& protocol : protocols) {
+      results.push_back(perplexity(*scorer, *tokenizer, corpus, protocol, options.windows));
+      results.back().model = model;
+    }
+    for (const Task& task : tasks) {
+      task_results.push_back(run_task(*scorer->native(), *tokenizer, task, options.task_options));
+      task_results.back().model = model;
+    }
+  }
+  if (!options.samples.empty()) write_file(options.samples, sample_lines(task_results));
+  if (options.common.json) {
+    Json list = Json::array();
+    for (const PerplexityResult& result : results) list.push_back(result.to_json());
+    for (const TaskResult& result : task_results) list.push_back(result.to_json());
+    print_json({{"results", list}});
+    return;
+  }
+  if (!results.empty()) print_perplexities(options, corpus, results);
+  if (!task_results.empty()) print_tasks(options, task_results);
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app) {
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* verb = app.add_subcommand("eval", "Measure perplexity under a named protocol");
+  CLI::App* verb = app.add_subcommand("eval", "Measure perplexity under a named protocol, or score tasks");
   verb->footer(
-      "Example: quatrain eval model.gguf artifact/ --protocol token-ppl@2048 --text wikitext2-test --windows "
-      "8");
+      "Examples: quatrain eval model.gguf artifact/ --protocol token-ppl@2048 --text wikitext2-test "
+      "--windows "
+      "8\n          quatrain eval artifact/ --task arc_easy,piqa --data qa/ --limit 100");
   verb->add_option("model", options->models, "16-bit models or artifacts")->required();
   verb->add_option("--protocol", options->protocols,
-                   "token-ppl@2048, token-ppl-joined@2048, word-ppl, llama.cpp-ppl@512; several with commas")
-      ->delimiter(',')
-      ->capture_default_str();
+                   "token-ppl@2048 (the default without --task), token-ppl-joined@2048, word-ppl, "
+                   "llama.cpp-ppl@512; several with commas")
+      ->delimiter(',');
   verb->add_option("--text", options->text, "wikitext2-test, wikitext2-valid, wikitext2-train, or a file")
       ->capture_default_str();
   verb->add_option("--windows", options->windows, "the first N windows only (default: all)")
@@ -70,7 +127,20 @@ void add_eval(CLI::App& app) {
   verb->add_option("--engine", options->scorer.engine, "native, or reference (fake quantisation in libtorch)")
       ->check(CLI::IsMember({"native", "reference"}))
       ->capture_default_str();
-  add_common(*verb, options->common);
+  std::string names;
+  for (const Task& task : tasks()) names += (names.empty() ? "" : ", ") + task.name;
+  verb->add_option("--task", options->tasks, names + "; several with commas")->delimiter(',');
+  verb->add_option("--data", options->data,
+                   "the folder of the tasks' files (default: $QUATRAIN_SHARED/data/qa)");
+  verb->add_option("--limit", options->task_options.limit,
+                   "the first N items of a task (of each subject of mmlu) only")
+      ->check(whole_number<int64_t>(1));
+  verb->add_option("--fewshot", options->task_options.shots,
+                   "answered items before each question (default: 5 for gsm8k, else 0)")
+      ->check(whole_number<int64_t>(0));
+  verb->add_option("--samples", options->samples,
+                   "write each item's log-likelihoods or text there, as JSON lines");
+  add_engine_common(*verb, options->common);
   verb->callback([options] { evaluate(*options); });
 }
 

@@ -13,14 +13,11 @@ namespace {
 
 class NativeScorer : public Scorer {
  public:
-  NativeScorer(const fs::path& model, int threads) {
-    EngineOptions options;
-    options.threads = threads;
-    engine_ = Engine::load(model, options);
-  }
+  NativeScorer(const fs::path& model, const EngineOptions& options) : engine_(Engine::load(model, options)) {}
 
   std::string_view engine() const override { return "native"; }
   const ModelConfig& config() const override { return engine_->config(); }
+  Engine* native() override { return engine_.get(); }
 
   void score(std::span<const int32_t> ids, int64_t first, const PositionSink& sink) override {
     const int64_t sequence = engine_->new_sequence();
@@ -68,10 +65,12 @@ class ReferenceScorer : public Scorer {
 }  // namespace
 
 std::unique_ptr<Scorer> make_scorer(const fs::path& model, const ScorerOptions& options) {
-  if (options.engine == "native") return std::make_unique<NativeScorer>(model, options.threads);
+  if (options.engine == "native") return std::make_unique<NativeScorer>(model, options.native);
   require(options.engine == "reference", "engine: \"{}\" is neither native nor reference", options.engine);
+  require(options.native.device == "cpu", "engine: the reference runs on the CPU only, not on {}",
+          options.native.device);
 #ifdef QUATRAIN_HAVE_TORCH
-  return std::make_unique<ReferenceScorer>(model, options.threads);
+  return std::make_unique<ReferenceScorer>(model, options.native.threads);
 #else
   fail("engine: \"reference\" needs a build with libtorch (-DQUATRAIN_TORCH=ON)");
 #endif

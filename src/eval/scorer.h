@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "engine/engine.h"
 #include "model/config.h"
 
 namespace quatrain {
@@ -24,11 +25,13 @@ class Scorer {
   virtual const ModelConfig& config() const = 0;
   /// Runs one window from an empty context; `sink` sees positions [first, ids.size()).
   virtual void score(std::span<const int32_t> ids, int64_t first, const PositionSink& sink) = 0;
+  /// The engine behind it, for work that windows do not express (tasks); null for the reference.
+  virtual Engine* native() { return nullptr; }
 };
 
 struct ScorerOptions {
   std::string engine = "native";  // or "reference"
-  int threads = 0;
+  EngineOptions native;           // the reference takes its threads
 };
 
 /// Loads `model` for scoring. "reference" needs a build with libtorch; an unknown engine is an Error.
