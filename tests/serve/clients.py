@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import subprocess
 
 import httpx
 import jsonschema
@@ -17,6 +18,7 @@ from server_process import Server
 SHARED = pathlib.Path(os.environ["QUATRAIN_SHARED"])
 HERE = pathlib.Path(__file__).parent
 SCHEMAS = int(os.environ.get("QUATRAIN_SCHEMAS", "200"))
+ITEMS = int(os.environ.get("QUATRAIN_ITEMS", "40"))
 
 
 @pytest.fixture(scope="module")
@@ -245,14 +247,17 @@ def test_plain_http(server):
 
 @pytest.fixture(scope="module")
 def task_folder(tmp_path_factory):
-    source = SHARED / "data/qa/arc_easy.jsonl.gz"
-    if not source.exists():
+    if not (SHARED / "data/qa").is_dir():
         pytest.skip("no shared data")
     folder = tmp_path_factory.mktemp("tasks")
-    with gzip.open(source, "rt") as lines, open(folder / "items.jsonl", "w") as items:
-        for line in [next(lines) for _ in range(40)]:
-            items.write(line)
-    data = f'dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder / "items.jsonl"}\ntest_split: test\n'
+
+    def first_items(name):
+        with gzip.open(SHARED / f"data/qa/{name}.jsonl.gz", "rt") as lines:
+            (folder / f"{name}.jsonl").write_text("".join(next(lines) for _ in range(ITEMS)))
+        return (f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder / name}.jsonl\n"
+                "test_split: test\n")
+
+    data = first_items("arc_easy")
     (folder / "choice.yaml").write_text(
         "task: local_choice\n" + data + "output_type: multiple_choice\n"
         'doc_to_text: "{{query}}\\nAnswer:"\ndoc_to_target: "{{gold}}"\ndoc_to_choice: "{{choices}}"\n'
@@ -265,6 +270,10 @@ def task_folder(tmp_path_factory):
         'doc_to_text: "{{query}}"\ndoc_to_target: "{{choices[gold]}}"\n'
         "generation_kwargs:\n  until: [\"\\n\"]\n  max_gen_toks: 8\n  temperature: 0\n"
         "metric_list:\n  - metric: exact_match\n")
+    (folder / "cloze.yaml").write_text(
+        "task: local_cloze\n" + first_items("lambada_openai") + "output_type: loglikelihood\n"
+        "doc_to_text: \"{{context}}\"\ndoc_to_target: \"{{' ' + continuation}}\"\n"
+        "metric_list:\n  - metric: perplexity\n  - metric: acc\n")
     return folder
 
 
@@ -280,7 +289,7 @@ def run_task(server, folder, task, model, path):
 
 def test_lm_eval_multiple_choice(server, client, task_folder):
     scores, samples = run_task(server, task_folder, "local_choice", "local-completions", "/v1/completions")
-    assert len(samples) == 40
+    assert len(samples) == ITEMS
     assert scores["acc,none"] > 0.35  # a quarter by chance; this model reaches about 0.5 on the whole set
     # One item by hand: the logprob of a choice is the sum over its tokens.
     sample = samples[0]
@@ -300,3 +309,35 @@ def test_lm_eval_rolling(server, task_folder):
 def test_lm_eval_chat(server, task_folder):
     _, samples = run_task(server, task_folder, "local_chat", "local-chat-completions", "/v1/chat/completions")
     assert all(isinstance(sample["filtered_resps"][0], str) for sample in samples)
+
+
+# The evaluator in the program and lm-eval over the server: the same items, the same figures.
+
+def evaluated(task, folder):
+    samples = folder / f"{task}.samples"
+    answer = subprocess.run(
+        [os.environ["QUATRAIN"], "eval", os.environ["QUATRAIN_MODEL"], "--task", task, "--data", SHARED / "data/qa",
+         "--limit", str(ITEMS), "--samples", samples, "--json"], check=True, capture_output=True).stdout
+    return json.loads(answer)["results"][0], [json.loads(line) for line in samples.read_text().splitlines()]
+
+
+def test_evaluator_agrees_on_choices(server, task_folder):
+    scores, theirs = run_task(server, task_folder, "local_choice", "local-completions", "/v1/completions")
+    result, ours = evaluated("arc_easy", task_folder)
+    assert len(ours) == len(theirs) == ITEMS
+    for mine, other in zip(ours, sorted(theirs, key=lambda sample: sample["doc_id"])):
+        assert mine["gold"] == other["doc"]["gold"]
+        assert mine["logprobs"] == pytest.approx([float(pair[0]) for pair in other["filtered_resps"]], abs=1e-4)
+    assert result["acc"] == pytest.approx(scores["acc,none"])
+    assert result["acc_norm"] == pytest.approx(scores["acc_norm,none"])
+
+
+def test_evaluator_agrees_on_last_words(server, task_folder):
+    scores, theirs = run_task(server, task_folder, "local_cloze", "local-completions", "/v1/completions")
+    result, ours = evaluated("lambada_openai", task_folder)
+    for mine, other in zip(ours, sorted(theirs, key=lambda sample: sample["doc_id"])):
+        logprob, greedy = other["filtered_resps"][0]
+        assert mine["logprobs"][0] == pytest.approx(float(logprob), abs=1e-4)
+        assert mine["greedy"] == (str(greedy) == "True")
+    assert result["acc"] == pytest.approx(scores["acc,none"])
+    assert result["perplexity"] == pytest.approx(scores["perplexity,none"], rel=1e-4)
