@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/buffer.h"
@@ -20,20 +21,40 @@ size_t aligned(size_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
-uint8_t nibble(const uint8_t* byte, bool high) {
-  return high ? *byte >> 4 : *byte & 15;
+uint8_t code_at(const uint8_t* codes, KvPlace place, int bits) {
+  if (bits == 8) return codes[place.byte];
+  return place.high ? codes[place.byte] >> 4 : codes[place.byte] & 15;
 }
 
-void set_nibble(uint8_t* byte, bool high, uint8_t code) {
-  *byte = static_cast<uint8_t>(high ? (*byte & 15) | code << 4 : (*byte & 0xF0) | code);
+// Four codes of a key that share a word.
+void store_word(uint8_t* at, uint32_t codes, bool high) {
+  uint32_t word;
+  std::memcpy(&word, at, sizeof word);
+  word = high ? (word & 0x0F0F0F0F) | codes << 4 : (word & 0xF0F0F0F0) | codes;
+  std::memcpy(at, &word, sizeof word);
 }
 
-// Byte and half of a value's column in a row of 4-bit values.
-int64_t value_byte(int64_t column) {
-  return column / 32 * 16 + column % 16;
+void store_key(const KvLayout& layout, const uint8_t* codes, int64_t t, uint8_t* page) {
+  for (int64_t d = 0; d < layout.key_dim; d += 4) {
+    const KvPlace place = kv_key_place(layout, d, t);
+    uint32_t word;
+    std::memcpy(&word, codes + d, sizeof word);
+    if (layout.bits == 8)
+      std::memcpy(page + place.byte, &word, sizeof word);
+    else
+      store_word(page + place.byte, word, place.high);
+  }
 }
-bool value_high(int64_t column) {
-  return column % 32 >= 16;
+
+void store_value(const KvLayout& layout, const uint8_t* codes, int64_t t, uint8_t* page) {
+  for (int64_t d = 0; d < layout.padded_dim; ++d) {
+    const KvPlace place = kv_value_place(layout, d, t);
+    uint8_t& byte = page[place.byte];
+    if (layout.bits == 8)
+      byte = codes[d];
+    else
+      byte = static_cast<uint8_t>(place.high ? (byte & 15) | codes[d] << 4 : (byte & 0xF0) | codes[d]);
+  }
 }
 
 float zero_of(float low, float scale, int bits, bool symmetric) {
@@ -51,13 +72,14 @@ KvLayout kv_layout(int64_t kv_heads, int64_t head_dim, int bits, int64_t group, 
   KvLayout layout;
   layout.kv_heads = kv_heads;
   layout.head_dim = head_dim;
+  layout.key_dim = (head_dim + 3) / 4 * 4;
   layout.padded_dim = (head_dim + 31) / 32 * 32;
   layout.bits = bits;
   layout.group = group == 0 ? head_dim : std::min(group, head_dim);
   layout.groups = (head_dim + layout.group - 1) / layout.group;
   layout.symmetric = symmetric;
   const size_t value_bits = bits == 16 ? 32 : static_cast<size_t>(bits);
-  layout.values = aligned(static_cast<size_t>(head_dim * kPageTokens) * value_bits / 8);
+  layout.values = aligned(static_cast<size_t>(layout.key_dim * kPageTokens) * value_bits / 8);
   layout.key_scale =
       layout.values + aligned(static_cast<size_t>(layout.padded_dim * kPageTokens) * value_bits / 8);
   const size_t table = bits == 16 ? 0 : aligned(static_cast<size_t>(layout.groups * kPageTokens) * 2);
@@ -85,10 +107,12 @@ bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t sl
   const KvKernel& kernel =
       select_kernel(active_isa(), kv_cache_kernel_generic, kv_cache_kernel_avx2, kv_cache_kernel_avx512);
   std::byte* part = page + layout.offset + static_cast<size_t>(head) * layout.head_bytes;
-  uint8_t codes[kMostHeadDim + kCodePadding];
+  uint8_t codes[kMostHeadDim + kCodePadding] = {};
 
-  // Quantises one row into `codes`, group by group; group g's scale and zero go to index g * step.
-  const auto quantise = [&](const float* x, uint16_t* scales, int16_t* zeros, int64_t step) {
+  // Quantises one row into `codes`, group by group; scale and zero go to the tables of slot t.
+  const auto quantise = [&](const float* x, size_t scale_table, size_t zero_table, int64_t t) {
+    auto* scales = reinterpret_cast<uint16_t*>(part + scale_table) + t;
+    auto* zeros = reinterpret_cast<int16_t*>(part + zero_table) + t;
     for (int64_t g = 0; g < layout.groups; ++g) {
       const int64_t begin = g * layout.group, width = std::min(layout.group, layout.head_dim - begin);
       float low = 0, high = 0;
@@ -96,9 +120,11 @@ bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t sl
       const QuantizedGroup group = kv_group(low, high, layout.bits, layout.symmetric, layout.group);
       if (!std::isfinite(group.scale)) return false;
       kernel.encode(x + begin, width, group, layout.bits, codes + begin);
-      scales[g * step] = float_to_fp16(group.scale);
-      zeros[g * step] = static_cast<int16_t>(group.zero);
+      scales[g * kPageTokens] = float_to_fp16(group.scale);
+      zeros[g * kPageTokens] = static_cast<int16_t>(group.zero);
     }
+    // What encode() touched past the end; a key's last word and a value's padding hold zeros.
+    std::memset(codes + layout.head_dim, 0, kCodePadding);
     return true;
   };
 
@@ -116,25 +142,10 @@ bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t sl
                   reinterpret_cast<float*>(part + layout.values) + t * layout.padded_dim);
       continue;
     }
-    if (!quantise(key, reinterpret_cast<uint16_t*>(part + layout.key_scale) + t,
-                  reinterpret_cast<int16_t*>(part + layout.key_zero) + t, kPageTokens))
-      return false;
-    for (int64_t d = 0; d < layout.head_dim; ++d) {
-      if (layout.bits == 8)
-        key_codes[d * kPageTokens + t] = codes[d];
-      else
-        set_nibble(key_codes + d * kPageTokens / 2 + t % 32, t >= 32, codes[d]);
-    }
-    if (!quantise(value, reinterpret_cast<uint16_t*>(part + layout.value_scale) + t * layout.groups,
-                  reinterpret_cast<int16_t*>(part + layout.value_zero) + t * layout.groups, 1))
-      return false;
-    uint8_t* row = value_codes + t * layout.padded_dim * layout.bits / 8;
-    for (int64_t d = 0; d < layout.head_dim; ++d) {
-      if (layout.bits == 8)
-        row[d] = codes[d];
-      else
-        set_nibble(row + value_byte(d), value_high(d), codes[d]);
-    }
+    if (!quantise(key, layout.key_scale, layout.key_zero, t)) return false;
+    store_key(layout, codes, t, key_codes);
+    if (!quantise(value, layout.value_scale, layout.value_zero, t)) return false;
+    store_value(layout, codes, t, value_codes);
   }
   return true;
 }
@@ -143,8 +154,7 @@ void kv_read(const KvLayout& layout, const std::byte* page, int64_t head, int64_
              float* value) {
   const std::byte* part = page + layout.offset + static_cast<size_t>(head) * layout.head_bytes;
   const auto* key_codes = reinterpret_cast<const uint8_t*>(part);
-  const auto* row =
-      reinterpret_cast<const uint8_t*>(part + layout.values) + slot * layout.padded_dim * layout.bits / 8;
+  const auto* value_codes = reinterpret_cast<const uint8_t*>(part + layout.values);
   const auto* key_scale = reinterpret_cast<const uint16_t*>(part + layout.key_scale);
   const auto* key_zero = reinterpret_cast<const int16_t*>(part + layout.key_zero);
   const auto* value_scale = reinterpret_cast<const uint16_t*>(part + layout.value_scale);
@@ -155,15 +165,11 @@ void kv_read(const KvLayout& layout, const std::byte* page, int64_t head, int64_
       value[d] = reinterpret_cast<const float*>(part + layout.values)[slot * layout.padded_dim + d];
       continue;
     }
-    const int64_t g = d / layout.group;
-    const bool bytes = layout.bits == 8;
-    const int k = bytes ? key_codes[d * kPageTokens + slot]
-                        : nibble(key_codes + d * kPageTokens / 2 + slot % 32, slot >= 32);
-    const int v = bytes ? row[d] : nibble(row + value_byte(d), value_high(d));
-    key[d] = fp16_to_float(key_scale[g * kPageTokens + slot]) *
-             static_cast<float>(k - key_zero[g * kPageTokens + slot]);
-    value[d] = fp16_to_float(value_scale[slot * layout.groups + g]) *
-               static_cast<float>(v - value_zero[slot * layout.groups + g]);
+    const int64_t at = d / layout.group * kPageTokens + slot;
+    const int k = code_at(key_codes, kv_key_place(layout, d, slot), layout.bits);
+    const int v = code_at(value_codes, kv_value_place(layout, d, slot), layout.bits);
+    key[d] = fp16_to_float(key_scale[at]) * static_cast<float>(k - key_zero[at]);
+    value[d] = fp16_to_float(value_scale[at]) * static_cast<float>(v - value_zero[at]);
   }
 }
 

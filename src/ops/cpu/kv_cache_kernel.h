@@ -34,34 +34,24 @@ inline void kv_encode(const float* x, int64_t count, QuantizedGroup group, int b
   if (i < count) store_codes(codes + i, div(load_first(x + i, count - i), scale), group.zero, top);
 }
 
+/// The codes of kLanes words of 4-bit or 8-bit codes at slot or column `at`, number j of each word.
+inline Vec kv_codes(const uint8_t* words, int bits, int64_t at, int j) {
+  if (bits == 8) return load_packed(words + at * 4, 8 * j, 255);
+  return load_packed(words + at / 32 * 64 + at % 16 * 4, 8 * j + (at % 32 >= 16 ? 4 : 0), 15);
+}
+
 /// The keys of one head's page as FP32 [head_dim][64]: s (q - z). FP32 pages need no call.
 inline void kv_widen_keys(const KvLayout& layout, const std::byte* head, float* out) {
-  const auto* codes = reinterpret_cast<const uint8_t*>(head);
+  const auto* words = reinterpret_cast<const uint8_t*>(head);
   const auto* scales = reinterpret_cast<const uint16_t*>(head + layout.key_scale);
   const auto* zeros = reinterpret_cast<const int16_t*>(head + layout.key_zero);
-  for (int64_t g = 0; g < layout.groups; ++g) {
-    const int64_t begin = g * layout.group;
-    const int64_t end = begin + layout.group < layout.head_dim ? begin + layout.group : layout.head_dim;
-    if (layout.bits == 8) {
-      for (int64_t t = 0; t < kPageTokens; t += kLanes) {
-        const Vec scale = load_f16(scales + g * kPageTokens + t),
-                  bias = load_i16(zeros + g * kPageTokens + t);
-        for (int64_t d = begin; d < end; ++d)
-          store(out + d * kPageTokens + t, mul(sub(load_u8(codes + d * kPageTokens + t), bias), scale));
-      }
-      continue;
-    }
-    constexpr int64_t kHalf = kPageTokens / 2;
-    for (int64_t t = 0; t < kHalf; t += kLanes) {
-      const int64_t low = g * kPageTokens + t, high = low + kHalf;
-      const Vec low_scale = load_f16(scales + low), low_zero = load_i16(zeros + low);
-      const Vec high_scale = load_f16(scales + high), high_zero = load_i16(zeros + high);
-      for (int64_t d = begin; d < end; ++d) {
-        Vec a, b;
-        load_nibbles(codes + d * kHalf + t, a, b);
-        store(out + d * kPageTokens + t, mul(sub(a, low_zero), low_scale));
-        store(out + d * kPageTokens + t + kHalf, mul(sub(b, high_zero), high_scale));
-      }
+  for (int64_t d = 0; d < layout.head_dim; ++d) {
+    const int64_t table = d / layout.group * kPageTokens;
+    const uint8_t* row = words + d / 4 * kPageTokens * 4 * layout.bits / 8;
+    for (int64_t t = 0; t < kPageTokens; t += kLanes) {
+      const Vec code = kv_codes(row, layout.bits, t, static_cast<int>(d % 4));
+      store(out + d * kPageTokens + t,
+            mul(sub(code, load_i16(zeros + table + t)), load_f16(scales + table + t)));
     }
   }
 }
@@ -69,39 +59,23 @@ inline void kv_widen_keys(const KvLayout& layout, const std::byte* head, float* 
 /// The first `tokens` values of one head's page as FP32 [tokens][padded_dim]; the padding becomes some finite
 /// value.
 inline void kv_widen_values(const KvLayout& layout, const std::byte* head, int64_t tokens, float* out) {
-  const int64_t row_bytes = layout.padded_dim * layout.bits / 8;
-  const auto* codes = reinterpret_cast<const uint8_t*>(head + layout.values);
+  const auto* words = reinterpret_cast<const uint8_t*>(head + layout.values);
   const auto* scales = reinterpret_cast<const uint16_t*>(head + layout.value_scale);
   const auto* zeros = reinterpret_cast<const int16_t*>(head + layout.value_zero);
-  float scale[kLanes], bias[kLanes];
-  for (int64_t t = 0; t < tokens; ++t, codes += row_bytes, out += layout.padded_dim) {
-    const auto affine = [&](Vec code, int64_t column) {
-      const int64_t first = column < layout.head_dim ? column / layout.group : layout.groups - 1;
-      if (layout.groups == 1 || layout.group % kLanes == 0) {
-        const Vec z = broadcast(static_cast<float>(zeros[first]));
-        return mul(sub(code, z), broadcast(half_to_float(scales[first])));
+  const bool uniform = layout.groups == 1 || layout.group % kLanes == 0;  // one group a vector
+  for (int64_t t = 0; t < tokens; ++t, out += layout.padded_dim) {
+    const uint8_t* row = words + t / 4 * layout.padded_dim * 4 * layout.bits / 8;
+    for (int64_t c = 0; c < layout.padded_dim; c += kLanes) {
+      const Vec code = kv_codes(row, layout.bits, c, static_cast<int>(t % 4));
+      float scale[kLanes], bias[kLanes];
+      for (int i = 0; i < (uniform ? 1 : kLanes); ++i) {
+        const int64_t g = c + i < layout.head_dim ? (c + i) / layout.group : layout.groups - 1;
+        scale[i] = half_to_float(scales[g * kPageTokens + t]);
+        bias[i] = static_cast<float>(zeros[g * kPageTokens + t]);
       }
-      for (int i = 0; i < kLanes; ++i) {
-        const int64_t g = column + i < layout.head_dim ? (column + i) / layout.group : layout.groups - 1;
-        scale[i] = half_to_float(scales[g]);
-        bias[i] = static_cast<float>(zeros[g]);
-      }
-      return mul(sub(code, load(bias)), load(scale));
-    };
-    for (int64_t chunk = 0; chunk < layout.padded_dim; chunk += 32) {
-      if (layout.bits == 8) {
-        for (int64_t c = chunk; c < chunk + 32; c += kLanes) store(out + c, affine(load_u8(codes + c), c));
-      } else {
-        for (int64_t c = 0; c < 16; c += kLanes) {
-          Vec low, high;
-          load_nibbles(codes + chunk / 2 + c, low, high);
-          store(out + chunk + c, affine(low, chunk + c));
-          store(out + chunk + c + 16, affine(high, chunk + c + 16));
-        }
-      }
+      store(out + c, uniform ? mul(sub(code, broadcast(bias[0])), broadcast(scale[0]))
+                             : mul(sub(code, load(bias)), load(scale)));
     }
-    scales += layout.groups;
-    zeros += layout.groups;
   }
 }
 

@@ -88,17 +88,13 @@ inline void load_bf16_pairs(const uint16_t* p, Vec& a, Vec& b) {
   b = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
 }
 /// kLanes integers as FP32, exact.
-inline Vec load_u8(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
 inline Vec load_i16(const int16_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
 }
-/// kLanes bytes of two nibbles: low ones to a, high ones to b.
-inline void load_nibbles(const uint8_t* p, Vec& a, Vec& b) {
-  const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  a = _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(15)));
-  b = _mm512_cvtepi32_ps(_mm512_srli_epi32(x, 4));
+/// (word >> shift) & mask of kLanes 32-bit words.
+inline Vec load_packed(const uint8_t* p, int shift, int mask) {
+  const __m512i x = _mm512_srl_epi32(_mm512_loadu_si512(p), _mm_cvtsi32_si128(shift));
+  return _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(mask)));
 }
 /// 2^n of each lane's integral n in [-126, 127].
 inline Vec power_of_two(Vec n) {
@@ -176,16 +172,13 @@ inline void load_bf16_pairs(const uint16_t* p, Vec& a, Vec& b) {
   a = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
   b = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
 }
-inline Vec load_u8(const uint8_t* p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-}
 inline Vec load_i16(const int16_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
-inline void load_nibbles(const uint8_t* p, Vec& a, Vec& b) {
-  const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  a = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15)));
-  b = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4));
+inline Vec load_packed(const uint8_t* p, int shift, int mask) {
+  const __m256i x =
+      _mm256_srl_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm_cvtsi32_si128(shift));
+  return _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(mask)));
 }
 inline Vec power_of_two(Vec n) {
   return _mm256_castsi256_ps(
@@ -263,15 +256,13 @@ inline void load_bf16_pairs(const uint16_t* p, Vec& a, Vec& b) {
   a = each([=](int i) { return bf16_to_float(p[2 * i]); });
   b = each([=](int i) { return bf16_to_float(p[2 * i + 1]); });
 }
-inline Vec load_u8(const uint8_t* p) {
-  return each([=](int i) { return static_cast<float>(p[i]); });
-}
 inline Vec load_i16(const int16_t* p) {
   return each([=](int i) { return static_cast<float>(p[i]); });
 }
-inline void load_nibbles(const uint8_t* p, Vec& a, Vec& b) {
-  a = each([=](int i) { return static_cast<float>(p[i] & 15); });
-  b = each([=](int i) { return static_cast<float>(p[i] >> 4); });
+inline Vec load_packed(const uint8_t* p, int shift, int mask) {
+  uint32_t words[4];
+  std::memcpy(words, p, sizeof words);
+  return each([&](int i) { return static_cast<float>(words[i] >> shift & static_cast<uint32_t>(mask)); });
 }
 inline Vec power_of_two(Vec n) {
   return each([=](int i) {
