@@ -159,6 +159,25 @@ void GgufWriter::write_header() {
 }
 
 void GgufWriter::write(std::string_view name, std::span<const float> rows) {
+  const Tensor& tensor = take_turn(name);
+  const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
+  const int64_t columns = tensor.info.columns();
+  require(columns > 0 ? static_cast<int64_t>(rows.size()) % columns == 0 : rows.empty(),
+          "{}: {} values are no whole rows of {}", where, rows.size(), columns);
+  append_rows(tensor, encode_values(*find_element_type(tensor.info.type), rows, where));
+}
+
+void GgufWriter::write_blocks(std::string_view name, std::span<const std::byte> blocks) {
+  append_rows(take_turn(name), blocks);
+}
+
+void GgufWriter::append_rows(const Tensor& tensor, std::span<const std::byte> bytes) {
+  require(bytes.size() <= data_begin_ + tensor.offset + tensor.bytes - file_.size(),
+          "{}: tensor {}: more rows than its shape has", path_.string(), tensor.info.name);
+  file_.write(bytes.data(), bytes.size());
+}
+
+const GgufWriter::Tensor& GgufWriter::take_turn(std::string_view name) {
   if (!header_written_) write_header();
   // A complete tensor gives the turn to the next; padding brings that to its offset.
   while (current_ < tensors_.size() &&
@@ -167,17 +186,10 @@ void GgufWriter::write(std::string_view name, std::span<const float> rows) {
     ++current_;
     file_.write(std::string(align(file_.size()) - file_.size(), '\0'));
   }
-  const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
-  require(current_ < tensors_.size() && tensors_[current_].info.name == name, "{}: it is the turn of {}",
-          where, current_ < tensors_.size() ? tensors_[current_].info.name : "no tensor");
-  const Tensor& tensor = tensors_[current_];
-  const int64_t columns = tensor.info.columns();
-  require(columns > 0 ? static_cast<int64_t>(rows.size()) % columns == 0 : rows.empty(),
-          "{}: {} values are no whole rows of {}", where, rows.size(), columns);
-  const std::vector<std::byte> bytes = encode_values(*find_element_type(tensor.info.type), rows, where);
-  require(bytes.size() <= data_begin_ + tensor.offset + tensor.bytes - file_.size(),
-          "{}: more rows than its shape has", where);
-  file_.write(bytes.data(), bytes.size());
+  require(current_ < tensors_.size() && tensors_[current_].info.name == name,
+          "{}: tensor {}: it is the turn of {}", path_.string(), name,
+          current_ < tensors_.size() ? tensors_[current_].info.name : "no tensor");
+  return tensors_[current_];
 }
 
 void GgufWriter::finish() {

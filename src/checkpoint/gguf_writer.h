@@ -33,6 +33,8 @@ class GgufWriter {
   /// The next whole rows of the tensor whose turn it is, rounded to its type. A value that is not finite, or
   /// is too large for the type, is an error.
   void write(std::string_view name, std::span<const float> rows);
+  /// The same for rows that are blocks of its type already (Q4_0, Q8_0), little-endian.
+  void write_blocks(std::string_view name, std::span<const std::byte> blocks);
   /// Throws when a declared tensor is incomplete.
   void finish();
 
@@ -42,6 +44,8 @@ class GgufWriter {
     uint64_t offset = 0, bytes = 0;
   };
   void write_header();
+  const Tensor& take_turn(std::string_view name);  // of which rows come next; brings the file to its offset
+  void append_rows(const Tensor& tensor, std::span<const std::byte> bytes);
 
   fs::path path_;
   AtomicFile file_;

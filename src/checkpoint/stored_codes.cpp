@@ -1,49 +1,14 @@
 #include "checkpoint/stored_codes.h"
 
-#include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/half.h"
+#include "checkpoint/gguf_codes.h"
 #include "checkpoint/packed/packed_source.h"
 
 namespace quatrain {
 namespace {
-
-constexpr int64_t kGgufBlock = 32;
-
-// GGUF's Q4_0 (FP16 scale, then column j low and column j + 16 high in byte j, code + 8) and Q8_0 (FP16
-// scale, then 32 signed bytes).
-StoredCodes gguf_codes(const TensorSource& source, const TensorInfo& tensor, int64_t begin, int64_t count) {
-  StoredCodes out{.bits = tensor.type == "Q4_0" ? 4 : 8,
-                  .rows = count,
-                  .columns = tensor.columns(),
-                  .group = kGgufBlock,
-                  .codes = {},
-                  .scale = {}};
-  const size_t bytes = out.bits == 4 ? 18 : 34;
-  const int64_t row_blocks = out.columns / kGgufBlock, blocks = count * row_blocks;
-  const std::byte* in = source.raw(tensor).data() + static_cast<size_t>(begin * row_blocks) * bytes;
-  out.codes.resize(static_cast<size_t>(count * out.columns));
-  out.scale.resize(static_cast<size_t>(blocks));
-  for (int64_t b = 0; b < blocks; ++b, in += bytes) {
-    uint16_t half;
-    std::memcpy(&half, in, sizeof half);
-    out.scale[static_cast<size_t>(b)] = fp16_to_float(half);
-    int8_t* codes = out.codes.data() + b * kGgufBlock;
-    if (out.bits == 8) {
-      std::memcpy(codes, in + 2, kGgufBlock);
-      continue;
-    }
-    for (int64_t j = 0; j < kGgufBlock / 2; ++j) {
-      const auto byte = std::to_integer<int>(in[2 + j]);
-      codes[j] = static_cast<int8_t>((byte & 15) - 8);
-      codes[j + kGgufBlock / 2] = static_cast<int8_t>((byte >> 4) - 8);
-    }
-  }
-  return out;
-}
 
 // A residual block that nests with the weight group: one divides the other.
 int64_t residual_block_for(int64_t group) {
@@ -67,7 +32,7 @@ std::optional<StoredCodes> read_stored_codes(const TensorSource& source, const T
     return weight == nullptr ? std::nullopt : weight->codes(begin, count);
   }
   if (tensor.type != "Q4_0" && tensor.type != "Q8_0") return std::nullopt;
-  return gguf_codes(source, tensor, begin, count);
+  return decode_gguf_codes(source, tensor, begin, count);
 }
 
 ActivationPolicy stored_activation(const TensorSource& source, const TensorInfo& tensor) {
@@ -126,6 +91,21 @@ std::optional<NibblePlanes> planes_of_codes(const StoredCodes& codes, std::strin
             static_cast<uint8_t>((code_at(row, column) & 15) | ((code_at(row, column + 1) & 15) << 4)));
   }
   return planes;
+}
+
+StoredCodes in_groups_of(StoredCodes codes, int64_t group) {
+  if (group == codes.group) return codes;
+  const int64_t width = codes.group == 0 ? codes.columns : codes.group;
+  require(group > 0 && width % group == 0, "groups of {} do not cut groups of {}", group, width);
+  const std::vector<float> scale = std::move(codes.scale);
+  const int64_t groups = codes.groups();
+  codes.group = group;
+  codes.scale.resize(static_cast<size_t>(codes.rows * codes.groups()));
+  for (int64_t row = 0; row < codes.rows; ++row)
+    for (int64_t g = 0; g < codes.groups(); ++g)
+      codes.scale[static_cast<size_t>(row * codes.groups() + g)] =
+          scale[static_cast<size_t>(row * groups + g * group / width)];
+  return codes;
 }
 
 StoredCodes codes_of_planes(const NibblePlanes& planes) {

@@ -37,6 +37,10 @@ ActivationPolicy stored_activation(const TensorSource& source, const TensorInfo&
 /// that is no FP16 number, an odd width).
 std::optional<NibblePlanes> planes_of_codes(const StoredCodes& codes, std::string& why);
 
+/// The same weights in smaller groups, scales repeated. `group` divides the codes' own group, or their
+/// columns where that is the row.
+StoredCodes in_groups_of(StoredCodes codes, int64_t group);
+
 /// The codes of nibble planes: 4 bits without a residual, else 8.
 StoredCodes codes_of_planes(const NibblePlanes& planes);
 

@@ -45,10 +45,12 @@ std::unique_ptr<Checkpoint> open_hub(const fs::path& directory) {
              ? "modelopt"
              : json_string_or(*quantization, "quant_algo", "modelopt", modelopt.string()));
   }
+  const auto packing = read_packed_config(directory, json);
+  if (packing) json.erase("quantization_config");  // the model is one of plain weights from here on
   ModelConfig config = ModelConfig::from_json(json, where);
   std::unique_ptr<TensorSource> source = open_safetensors(directory);
   const PackedSource* packed = nullptr;
-  if (const auto packing = read_packed_config(directory, json)) {
+  if (packing) {
     auto unpacked = std::make_unique<PackedSource>(std::move(source), *packing);
     packed = unpacked.get();
     source = std::move(unpacked);

@@ -134,9 +134,9 @@ PackedConfig parse(const Json& json, const std::string& where, const std::string
   if (method == "awq") return awq(json, where);
   if (method == "compressed-tensors") return compressed_tensors(json, where);
   fail(
-      "{}: weights quantised by \"{}\" are not read; gptq, awq and compressed-tensors are; give the 16-bit "
-      "model",
-      where, method);
+      "{}: the weights are already quantised ({}), and not in a layout that is read here (gptq, awq, "
+      "compressed-tensors); give the 16-bit model",
+      where, method.empty() ? json_get_or<std::string>(json, "quant_algo", "unnamed", where) : method);
 }
 
 bool names(const PackedScheme& scheme, std::string_view linear, bool by_class) {

@@ -1,4 +1,4 @@
-#include "quant/text_files.h"
+#include "model/text_files.h"
 
 #include <memory>
 
@@ -25,20 +25,19 @@ void write_generation_config(const fs::path& model, const ModelConfig& config, c
   write_file(file, json.dump(2) + "\n");
 }
 
-// nullptr, with a warning that says why, when the model brings none that can be read.
-std::unique_ptr<Tokenizer> tokenizer_of(const fs::path& model) {
+}  // namespace
+
+std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& model) {
   try {
     return load_model_tokenizer(model);
   } catch (const Error& error) {
-    log_warn("the artifact will have no tokenizer: {}", error.what());
+    log_warn("{}: written without a tokenizer: {}", model.filename().string(), error.what());
     return nullptr;
   }
 }
 
-}  // namespace
-
 void write_text_files(const fs::path& model, const ModelConfig& config, const fs::path& directory) {
-  if (const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(model)) {
+  if (const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(model)) {
     if (fs::is_directory(model))
       copy_tokenizer_files(model, directory);
     else
