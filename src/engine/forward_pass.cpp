@@ -179,9 +179,10 @@ void ForwardPass::rotate_heads(const Layer& layer) {
       ops::rope(query, heads + kv_heads, dim, half, rope.cosine.data() + row * half,
                 rope.sine.data() + row * half);
     }
-    if (layer.key_transform)
-      layer.key_transform->apply(qkv_.data() + begin * layer.qkv.outputs(), end - begin, layer.qkv.outputs());
   });
+  if (layer.key_transform)
+    transform_rows(*layer.key_transform, qkv_.data(), rows_, layer.qkv.outputs(), (heads + kv_heads) * dim,
+                   pool_, qkv_.data(), layer.qkv.outputs());
 }
 
 void ForwardPass::append_keys_and_values(const Layer& layer, int64_t index) {

@@ -7,8 +7,6 @@
 namespace quatrain {
 namespace {
 
-constexpr int64_t kTransformGrain = 12;  // tokens of one work item: what a block transform takes at once
-
 // A run of linears that can be one matrix.
 struct Run {
   std::vector<LinearShape> linears;
@@ -166,7 +164,13 @@ void LinearGroup::add_dense(const std::string& name, const LinearPolicy& policy,
 
 int64_t LinearGroup::bytes() const {
   int64_t bytes = 0;
-  for (const Part& part : parts_) bytes += part.dense ? part.dense->bytes() : part.nibbles->bytes();
+  const Part* before = nullptr;
+  for (const Part& part : parts_) {
+    bytes += part.dense ? part.dense->bytes() : part.nibbles->bytes();
+    if (part.online && (before == nullptr || before->transform != part.transform))
+      bytes += part.online->bytes();
+    before = &part;
+  }
   return bytes;
 }
 
@@ -179,11 +183,7 @@ void LinearGroup::run(const float* x, int64_t tokens, int64_t stride, ThreadPool
     const bool same_transform = before != nullptr && before->transform == part.transform;
     if (part.online && !same_transform) {
       scratch.transformed.resize(static_cast<size_t>(tokens * inputs_));
-      pool.parallel_for(tokens, kTransformGrain, [&](int64_t begin, int64_t end, int) {
-        for (int64_t t = begin; t < end; ++t)
-          std::copy_n(x + t * stride, inputs_, scratch.transformed.data() + t * inputs_);
-        part.online->apply(scratch.transformed.data() + begin * inputs_, end - begin, inputs_);
-      });
+      transform_rows(*part.online, x, tokens, stride, inputs_, pool, scratch.transformed.data(), inputs_);
       scratch.clock.lap(Operator::Transform);
     }
     if (!same_transform) {

@@ -41,7 +41,7 @@ class LinearGroup {
 
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
-  /// Bytes of weights that one pass reads.
+  /// Bytes of weights and of matrices of transforms that decoding a token reads.
   int64_t bytes() const;
   /// Multiply-adds of one token.
   int64_t multiplies() const { return inputs_ * outputs_; }

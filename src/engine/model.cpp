@@ -135,6 +135,7 @@ EngineCosts Model::costs() const {
       add(layer.experts[static_cast<size_t>(e)].gate_up);
       add(layer.experts[static_cast<size_t>(e)].down);
     }
+    if (layer.key_transform) costs.weight_bytes += layer.key_transform->bytes();
     costs.kv_bytes += static_cast<int64_t>(layer.kv.bytes()) / ops::kPageTokens;
   }
   return costs;

@@ -1,5 +1,6 @@
 #include "engine/transform.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -9,14 +10,17 @@
 namespace quatrain {
 namespace {
 
+constexpr int64_t kTransformRows = 12;  // of one work item: what a block transform takes at once
+
 class HadamardOperator : public OnlineTransform {
  public:
   HadamardOperator(ops::HadamardTransform hadamard, int64_t repeats)
       : hadamard_(std::move(hadamard)), repeats_(repeats) {}
 
-  void apply(float* x, int64_t rows, int64_t stride) const override {
+  int64_t parts() const override { return repeats_; }
+  void apply(float* x, int64_t rows, int64_t stride, int64_t begin, int64_t end) const override {
     for (int64_t row = 0; row < rows; ++row)
-      for (int64_t i = 0; i < repeats_; ++i) hadamard_.apply_row(x + row * stride + i * hadamard_.width());
+      for (int64_t i = begin; i < end; ++i) hadamard_.apply_row(x + row * stride + i * hadamard_.width());
   }
 
  private:
@@ -27,7 +31,11 @@ class HadamardOperator : public OnlineTransform {
 class BlockOperator : public OnlineTransform {
  public:
   explicit BlockOperator(ops::BlockTransform blocks) : blocks_(std::move(blocks)) {}
-  void apply(float* x, int64_t rows, int64_t stride) const override { blocks_.apply(x, rows, stride); }
+  int64_t parts() const override { return blocks_.blocks(); }
+  int64_t bytes() const override { return blocks_.bytes(); }
+  void apply(float* x, int64_t rows, int64_t stride, int64_t begin, int64_t end) const override {
+    blocks_.apply(x, rows, stride, begin, end);
+  }
 
  private:
   ops::BlockTransform blocks_;
@@ -120,3 +128,23 @@ std::unique_ptr<OnlineTransform> make_key_transform(const Transform& transform, 
 }
 
 }  // namespace quatrain
+void transform_rows(const OnlineTransform& transform, const float* x, int64_t rows, int64_t stride,
+                    int64_t width, ThreadPool& pool, float* out, int64_t out_stride) {
+  const int64_t row_items = (rows + kTransformRows - 1) / kTransformRows;
+  const int64_t parts = transform.parts(), part_width = width / parts;
+  const int64_t part_items =
+      row_items < 2 * pool.threads() ? std::min<int64_t>(parts, 2 * pool.threads()) : 1;
+  pool.parallel_for(row_items * part_items, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t row = item / part_items * kTransformRows, count = std::min(kTransformRows, rows - row);
+      const int64_t first = item % part_items * parts / part_items,
+                    last = (item % part_items + 1) * parts / part_items;
+      if (x != out)
+        for (int64_t r = row; r < row + count; ++r)
+          std::copy_n(x + r * stride + first * part_width, (last - first) * part_width,
+                      out + r * out_stride + first * part_width);
+      transform.apply(out + row * out_stride, count, out_stride, first, last);
+    }
+  });
+}
+

@@ -14,8 +14,13 @@ namespace quatrain {
 class OnlineTransform {
  public:
   virtual ~OnlineTransform() = default;
-  /// Transforms rows of `width` values in place, `stride` floats apart. Runs on the calling thread.
-  virtual void apply(float* x, int64_t rows, int64_t stride) const = 0;
+  /// Equal runs of columns that are transformed apart from each other.
+  virtual int64_t parts() const { return 1; }
+  /// Bytes of matrices that one row reads.
+  virtual int64_t bytes() const { return 0; }
+  /// Transforms parts [begin, end) of rows of `width` values in place, `stride` floats apart; x points to the
+  /// start of a row. Runs on the calling thread.
+  virtual void apply(float* x, int64_t rows, int64_t stride, int64_t begin, int64_t end) const = 0;
 };
 
 /// The operator of `transform` on vectors of `width` values; nullptr for kind "none". Stored tensors are read
@@ -29,3 +34,8 @@ std::unique_ptr<OnlineTransform> make_key_transform(const Transform& transform, 
                                                     std::string_view site, const WeightSource& source);
 
 }  // namespace quatrain
+/// out = transform of x, [rows, width] each, rows their stride apart; x may be out. Few rows are shared out
+/// by their parts.
+void transform_rows(const OnlineTransform& transform, const float* x, int64_t rows, int64_t stride,
+                    int64_t width, ThreadPool& pool, float* out, int64_t out_stride);
+

@@ -28,22 +28,28 @@ BlockTransform::BlockTransform(int64_t order, std::span<const float> values,
   }
 }
 
-void BlockTransform::apply(float* x, int64_t rows, int64_t stride) const {
+int64_t BlockTransform::bytes() const {
+  int64_t bytes = 0;
+  for (const int32_t matrix : matrix_of_block_) bytes += matrices_[static_cast<size_t>(matrix)].bytes();
+  return bytes;
+}
+
+void BlockTransform::apply(float* x, int64_t rows, int64_t stride, int64_t begin, int64_t end) const {
   thread_local AlignedBuffer<float> interleaved;
   const int64_t most = matrices_.front().most_interleaved();
   interleaved.resize(static_cast<size_t>(most * order_));
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first);
-    for (size_t block = 0; block < matrix_of_block_.size(); ++block) {
-      float* values = x + first * stride + static_cast<int64_t>(block) * order_;
-      const float* offset = offset_.empty() ? nullptr : offset_.data() + static_cast<int64_t>(block) * order_;
+    for (int64_t block = begin; block < end; ++block) {
+      float* values = x + first * stride + block * order_;
+      const float* offset = offset_.empty() ? nullptr : offset_.data() + block * order_;
       for (int64_t t = 0; t < count; ++t)
         for (int64_t k = 0; k < order_; ++k) {
           const float value = values[t * stride + k];
           interleaved.data()[k * count + t] = offset == nullptr ? value : value - offset[k];
         }
-      matrices_[static_cast<size_t>(matrix_of_block_[block])].multiply_interleaved(interleaved.data(), count,
-                                                                                   values, stride);
+      matrices_[static_cast<size_t>(matrix_of_block_[static_cast<size_t>(block)])].multiply_interleaved(
+          interleaved.data(), count, values, stride);
     }
   }
 }

@@ -18,11 +18,15 @@ class BlockTransform {
   BlockTransform(int64_t order, std::span<const float> values, std::vector<int32_t> matrix_of_block,
                  std::vector<float> offset = {});
 
-  int64_t width() const { return order_ * static_cast<int64_t>(matrix_of_block_.size()); }
+  int64_t blocks() const { return static_cast<int64_t>(matrix_of_block_.size()); }
+  int64_t width() const { return order_ * blocks(); }
+  /// Bytes of matrices that one row reads.
+  int64_t bytes() const;
 
-  /// Transforms rows of width() values, `stride` floats apart, on the calling thread. Every value is one FP32
-  /// sum in the order of the block's columns: it does not depend on `rows`.
-  void apply(float* x, int64_t rows, int64_t stride) const;
+  /// Transforms blocks [begin, end) of rows of width() values, `stride` floats apart, on the calling thread;
+  /// x points to the start of a row. Every value is one FP32 sum in the order of the block's columns: it does
+  /// not depend on `rows`.
+  void apply(float* x, int64_t rows, int64_t stride, int64_t begin, int64_t end) const;
 
  private:
   int64_t order_;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "ops/cpu/dense_matmul.h"
+#include "ops/cpu/nibble_memory.h"
 #include "ops/cpu/select.h"
 
 namespace quatrain::ops {
@@ -66,8 +67,9 @@ bool DenseMatrix::pack(WeightType type, const RowReader& read, ThreadPool& pool)
   type_ = type;
   const int64_t panels = (rows_ + panel_ - 1) / panel_;
   const int64_t panel_values = panel_ * columns_;  // even: a panel is two vectors
-  words_ = AlignedBuffer<uint32_t>(
-      static_cast<size_t>(panels * (type == WeightType::F32 ? panel_values : panel_values / 2)));
+  word_count_ = static_cast<size_t>(panels * (type == WeightType::F32 ? panel_values : panel_values / 2));
+  const auto memory = allocate_packed(word_count_ * sizeof(uint32_t));
+  words_ = {memory, reinterpret_cast<uint32_t*>(memory.get())};
   std::atomic<bool> exact{true};
   pool.parallel_for((rows_ + kRowsAtATime - 1) / kRowsAtATime, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<float> values;
@@ -86,9 +88,9 @@ bool DenseMatrix::pack(WeightType type, const RowReader& read, ThreadPool& pool)
         const int64_t start = (row0 + row) / panel_ * panel_values + place(type, row % panel_, panel_);
         if (type == WeightType::F32) {
           for (int64_t k = 0; k < columns_; ++k)
-            words_[static_cast<size_t>(start + k * panel_)] = std::bit_cast<uint32_t>(source[k]);
+            words_.get()[start + k * panel_] = std::bit_cast<uint32_t>(source[k]);
         } else {
-          auto* halves = reinterpret_cast<uint16_t*>(words_.data()) + start;
+          auto* halves = reinterpret_cast<uint16_t*>(words_.get()) + start;
           for (int64_t k = 0; k < columns_; ++k)
             halves[k * panel_] =
                 type == WeightType::BF16 ? float_to_bf16(source[k]) : float_to_fp16(source[k]);
@@ -100,15 +102,15 @@ bool DenseMatrix::pack(WeightType type, const RowReader& read, ThreadPool& pool)
 }
 
 int64_t DenseMatrix::bytes() const {
-  return static_cast<int64_t>(words_.size() * sizeof(uint32_t));
+  return static_cast<int64_t>(word_count_ * sizeof(uint32_t));
 }
 
 void DenseMatrix::row(int64_t row, float* out) const {
   const int64_t start = row / panel_ * panel_ * columns_ + place(type_, row % panel_, panel_);
-  const auto* halves = reinterpret_cast<const uint16_t*>(words_.data());
+  const auto* halves = reinterpret_cast<const uint16_t*>(words_.get());
   for (int64_t k = 0; k < columns_; ++k) {
     const auto at = static_cast<size_t>(start + k * panel_);
-    out[k] = type_ == WeightType::F32    ? std::bit_cast<float>(words_[at])
+    out[k] = type_ == WeightType::F32    ? std::bit_cast<float>(words_.get()[at])
              : type_ == WeightType::BF16 ? bf16_to_float(halves[at])
                                          : fp16_to_float(halves[at]);
   }
@@ -122,7 +124,7 @@ void DenseMatrix::multiply_interleaved(const float* x, int64_t tokens, float* y,
   const DenseKernel& kernel = kernel_of(isa_);
   const int64_t panel_words = type_ == WeightType::F32 ? panel_ * columns_ : panel_ * columns_ / 2;
   for (int64_t row = 0, p = 0; row < rows_; row += panel_, ++p)
-    kernel.run(type_, words_.data() + p * panel_words, columns_, x, tokens,
+    kernel.run(type_, words_.get() + p * panel_words, columns_, x, tokens,
                bias_.empty() ? kNoBias : bias_.data() + row, std::min(panel_, rows_ - row), y + row,
                y_stride);
 }
@@ -161,7 +163,7 @@ void dense_matmul(const DenseMatrix& weights, const float* x, int64_t tokens, in
                                             std::max<int64_t>(1, panels / (2 * pool.threads())));
   pool.parallel_for(panels, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t p = begin; p < end; ++p) {
-      const uint32_t* values = weights.words_.data() + p * panel_words;
+      const uint32_t* values = weights.words_.get() + p * panel_words;
       const float* bias = weights.bias_.empty() ? kNoBias : weights.bias_.data() + p * panel;
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t first = first_token(block), count = first_token(block + 1) - first;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -45,7 +46,8 @@ class DenseMatrix {
   int64_t rows_ = 0, columns_ = 0, panel_ = 0;
   WeightType type_ = WeightType::F32;
   Isa isa_ = Isa::Generic;
-  AlignedBuffer<uint32_t> words_;  // FP32 bits, or two 16-bit values a word
+  std::shared_ptr<uint32_t> words_;  // FP32 bits, or two 16-bit values a word
+  size_t word_count_ = 0;
   std::vector<float> bias_;
 };
 

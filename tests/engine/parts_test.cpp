@@ -129,7 +129,7 @@ TEST(LinearGroup, TransformsTheInputBeforeItIsQuantised) {
   std::vector<float> online(10 * 128), by_hand(10 * 128);
   group_with(transform).run(x.data(), 10, 64, pool, scratch, online.data(), 128, Operator::Qkv);
   EXPECT_EQ(x, before);
-  make_transform(transform, 64, "site")->apply(x.data(), 10, 64);
+  make_transform(transform, 64, "site")->apply(x.data(), 10, 64, 0, 1);
   group_with({}).run(x.data(), 10, 64, pool, scratch, by_hand.data(), 128, Operator::Qkv);
   EXPECT_EQ(online, by_hand);
 }
@@ -142,7 +142,7 @@ TEST(Transform, AppliesTheHadamardMatrix) {
     std::vector<float> x(2 * 100);
     std::iota(x.begin(), x.end(), -70.0f);
     const std::vector<float> before = x;
-    transform->apply(x.data(), 2, 100);
+    transform->apply(x.data(), 2, 100, 0, transform->parts());
     const auto matrix = hadamard_matrix(order);
     const auto signs = hadamard_signs(96, order, 9, offset);
     for (int64_t row = 0; row < 2; ++row)

@@ -20,7 +20,7 @@ TEST(BlockTransform, EqualsTheDefinitionOnEveryIsa) {
     each_isa([&] {
       const BlockTransform transform(order, matrices, of_block, offset);
       std::vector<float> y = x;
-      transform.apply(y.data(), 29, 3 * order + 5);
+      transform.apply(y.data(), 29, 3 * order + 5, 0, transform.blocks());
       for (int64_t row = 0; row < 29; ++row) {
         const float* in = x.data() + row * (3 * order + 5);
         const float* out = y.data() + row * (3 * order + 5);
@@ -46,8 +46,10 @@ TEST(BlockTransform, DoesNotDependOnTheRowsBesideIt) {
   each_isa([&] {
     const BlockTransform transform(64, random_values(2 * 64 * 64, 7), {0, 1});
     std::vector<float> together = x, alone = x;
-    transform.apply(together.data(), 40, 128);
-    for (int64_t row = 0; row < 40; ++row) transform.apply(alone.data() + row * 128, 1, 128);
+    transform.apply(together.data(), 40, 128, 0, transform.blocks());
+    for (int64_t row = 0; row < 40; ++row)
+      for (int64_t block = 0; block < transform.blocks(); ++block)
+        transform.apply(alone.data() + row * 128, 1, 128, block, block + 1);
     EXPECT_EQ(together, alone);
   });
 }
