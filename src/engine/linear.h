@@ -39,6 +39,10 @@ class LinearGroup {
   void add_dense(const std::string& name, const LinearPolicy& policy,
                  std::shared_ptr<const ops::DenseMatrix> matrix, const WeightSource* source = nullptr);
 
+  /// The matrix of planes when there is nothing but one; nullptr otherwise.
+  std::shared_ptr<const ops::NibbleMatrix> only_planes() const {
+    return parts_.size() == 1 ? parts_.front().nibbles : nullptr;
+  }
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
   /// Bytes of weights and of matrices of transforms that decoding a token reads.
@@ -58,7 +62,7 @@ class LinearGroup {
     ActivationPolicy activation;
     int64_t offset = 0;  // of its outputs in y
     std::shared_ptr<const OnlineTransform> online;
-    std::unique_ptr<ops::NibbleMatrix> nibbles;  // when activation.bits < 16
+    std::shared_ptr<const ops::NibbleMatrix> nibbles;  // when activation.bits < 16
     std::shared_ptr<const ops::DenseMatrix> dense;
   };
   Part& add_part(const std::string& name, const LinearPolicy& policy, int64_t inputs, int64_t outputs,

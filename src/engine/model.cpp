@@ -54,7 +54,11 @@ class Loader {
               "{}: {} has planes of {} x {}, the config asks for {} x {}", source_.where(), embedding,
               planes.rows, planes.columns, vocabulary, hidden);
       if (source_.tied_planes()) model.head.add_planes(head, source_.policy(head), planes, pool_, &source_);
-      model.embedding.emplace(std::move(planes));
+      // A tied head's planes serve both.
+      if (const auto shared_planes = model.head.only_planes())
+        model.embedding.emplace(shared_planes);
+      else
+        model.embedding.emplace(std::move(planes));
     } else {
       shared = matrix(embedding + ".weight", vocabulary, hidden);
       model.embedding.emplace(shared);

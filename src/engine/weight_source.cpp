@@ -1,5 +1,7 @@
 #include "engine/weight_source.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -14,6 +16,14 @@ void expect_shape(const std::string& where, const std::string& name, const std::
 }
 
 class CheckpointSource : public WeightSource {
+// Lets go of the whole pages within a mapped range; another read brings them back.
+void release_pages(std::span<const std::byte> bytes) {
+  constexpr size_t kPage = 4096;
+  const size_t begin = (reinterpret_cast<size_t>(bytes.data()) + kPage - 1) / kPage * kPage;
+  const size_t end = reinterpret_cast<size_t>(bytes.data() + bytes.size()) / kPage * kPage;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
  public:
   explicit CheckpointSource(std::unique_ptr<Checkpoint> checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
@@ -69,7 +79,15 @@ class ArtifactSource : public WeightSource {
   }
 
   bool quantized(const std::string& linear) const override { return reader_.has_planes(linear); }
-  NibblePlanes planes(const std::string& linear) const override { return reader_.planes(linear); }
+  NibblePlanes planes(const std::string& linear) const override {
+    NibblePlanes planes = reader_.planes(linear);
+    // The file's pages need not stay resident beside the copy: a model would take twice its size while it
+    // loads.
+    for (const char* part : {".weight_hi", ".weight_lo"})
+      if (const TensorInfo* tensor = reader_.tensors().find(linear + part))
+        release_pages(reader_.tensors().raw(*tensor));
+    return planes;
+  }
 
   // The defaults hold for quantised linears; an unquantised one has a policy only when it is named.
   LinearPolicy policy(const std::string& linear) const override {

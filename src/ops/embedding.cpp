@@ -6,6 +6,8 @@ namespace quatrain::ops {
 
 Embedding::Embedding(std::shared_ptr<const DenseMatrix> matrix) : matrix_(std::move(matrix)) {}
 
+Embedding::Embedding(std::shared_ptr<const NibbleMatrix> matrix) : nibbles_(std::move(matrix)) {}
+
 Embedding::Embedding(NibblePlanes planes) : planes_(std::move(planes)) {
   const std::vector<int32_t>& index = planes_.residual_index;
   for (int64_t rows16 = 0; rows16 <= planes_.block_rows(); ++rows16)
@@ -14,15 +16,16 @@ Embedding::Embedding(NibblePlanes planes) : planes_(std::move(planes)) {
 }
 
 int64_t Embedding::rows() const {
-  return matrix_ ? matrix_->rows() : planes_.rows;
+  return matrix_ ? matrix_->rows() : nibbles_ ? nibbles_->rows() : planes_.rows;
 }
 
 int64_t Embedding::columns() const {
-  return matrix_ ? matrix_->columns() : planes_.columns;
+  return matrix_ ? matrix_->columns() : nibbles_ ? nibbles_->columns() : planes_.columns;
 }
 
 int64_t Embedding::row_bytes() const {
   if (matrix_) return columns() * (matrix_->type() == WeightType::F32 ? 4 : 2);
+  if (nibbles_) return nibbles_->bytes() / nibbles_->rows();
   const auto lo = static_cast<int64_t>(planes_.lo.size());
   return columns() / 2 + lo / std::max<int64_t>(1, planes_.rows) + planes_.groups() * 4;
 }
@@ -30,6 +33,8 @@ int64_t Embedding::row_bytes() const {
 void Embedding::look_up(int64_t token, float scale, float* out) const {
   if (matrix_)
     matrix_->row(token, out);
+  else if (nibbles_)
+    nibbles_->row(token, out);
   else
     unpack(token, out);
   if (scale != 1)

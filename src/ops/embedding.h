@@ -7,6 +7,7 @@
 
 #include "base/number_format.h"
 #include "ops/dense_matmul.h"
+#include "ops/nibble_matmul.h"
 
 namespace quatrain::ops {
 
@@ -14,6 +15,7 @@ class Embedding {
  public:
   /// Shared with a tied head.
   explicit Embedding(std::shared_ptr<const DenseMatrix> matrix);
+  explicit Embedding(std::shared_ptr<const NibbleMatrix> matrix);
   explicit Embedding(NibblePlanes planes);
 
   int64_t rows() const;
@@ -27,6 +29,7 @@ class Embedding {
   void unpack(int64_t row, float* out) const;
 
   std::shared_ptr<const DenseMatrix> matrix_;
+  std::shared_ptr<const NibbleMatrix> nibbles_;
   NibblePlanes planes_;
   std::vector<int64_t> first_block_;  // of each 16 rows: where its residual blocks begin in residual_index
 };

@@ -26,6 +26,9 @@ class NibbleMatrix {
   int64_t columns() const { return columns_; }
   /// Bytes that one pass over the matrix reads.
   virtual int64_t bytes() const = 0;
+  /// Row `row` as FP32, the values of NibblePlanes::dequantize_row: the look-up of an embedding that shares
+  /// the head's planes.
+  virtual void row(int64_t row, float* out) const = 0;
 
  protected:
   int64_t rows_ = 0, columns_ = 0;

@@ -15,7 +15,7 @@ NibblePlanes random_planes(int64_t rows, int64_t columns, int64_t group, int64_t
   planes.hi.resize(static_cast<size_t>(rows * ((columns + 1) / 2)));
   for (uint8_t& byte : planes.hi) byte = static_cast<uint8_t>(random.next());
   for (int64_t i = 0; i < rows * planes.groups(); ++i)
-    planes.scale.push_back(0.5f + static_cast<float>(random.uniform()));
+    planes.scale.push_back(0.5f + static_cast<float>(random.below(512)) / 512);
   for (int64_t b = 0; b < planes.block_rows() * planes.block_columns(); ++b)
     if (random.below(3) == 0) planes.residual_index.push_back(static_cast<int32_t>(b));
   planes.lo.resize(planes.residual_index.size() * static_cast<size_t>(kResidualRows * ((block + 1) / 2)));
@@ -27,14 +27,19 @@ TEST(Embedding, PlanesGiveTheRowsThatTheFormatDefines) {
   for (const auto& [rows, columns, group, block] :
        {std::array<int64_t, 4>{50, 64, 0, 128}, {33, 96, 32, 64}, {16, 130, 0, 32}, {100, 576, 64, 64}}) {
     const NibblePlanes planes = random_planes(rows, columns, group, block, 21);
-    const Embedding embedding(planes);
+    ThreadPool pool(1);
+    const Embedding embedding(planes), packed(pack_nibble_matrix(planes, 32, pool));
     EXPECT_EQ(embedding.rows(), rows);
+    EXPECT_EQ(packed.rows(), rows);
+    EXPECT_EQ(packed.columns(), columns);
     EXPECT_EQ(embedding.columns(), columns);
     std::vector<float> expected(static_cast<size_t>(columns)), row(static_cast<size_t>(columns));
     for (int64_t r = 0; r < rows; ++r) {
       planes.dequantize_row(r, expected.data());
       embedding.look_up(r, 1.0f, row.data());
       ASSERT_EQ(row, expected) << "row " << r;
+      packed.look_up(r, 1.0f, row.data());
+      ASSERT_EQ(row, expected) << "packed row " << r;
       embedding.look_up(r, 3.0f, row.data());
       for (int64_t k = 0; k < columns; ++k)
         ASSERT_EQ(row[static_cast<size_t>(k)], 3.0f * expected[static_cast<size_t>(k)]);

@@ -267,4 +267,30 @@ PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activ
   });
 }
 
+void PackedNibbleMatrix::row(int64_t row, float* out) const {
+  const NibblePanels& view = panels_;
+  const int64_t panel = row / kPanelRows, half = row % kPanelRows / kHalfRows, r = row % kHalfRows;
+  const uint8_t* dense = view.dense + panel * view.total_steps() * kStepBytes + half * kHalfBytes + 4 * r;
+  const uint8_t* residual = view.residual + view.residual_offset[panel];
+  for (int64_t u = 0; u < view.units; ++u) {
+    const int64_t steps = u + 1 < view.units ? view.steps : view.last_steps;
+    const NibbleResidual lo = residual_of_unit(residual, view.flags[panel * view.units + u], steps);
+    float scale = view.factor[row];
+    if (view.scale_groups > 0) {
+      const int64_t group = u / view.units_per_group / view.groups_per_scale;
+      scale *= fp16_to_float(
+          view.group_scale[(panel * view.scale_groups + group) * kPanelRows + row % kPanelRows]);
+    }
+    const int64_t first = u * unit_columns_, count = std::min(unit_columns_, columns_ - first);
+    for (int64_t s = 0; s < steps; ++s, dense += kStepBytes) {
+      const uint8_t* low = lo.lo[half] + s * lo.advance[half] + 4 * r;
+      for (int64_t j = 0; j < std::min<int64_t>(kStepColumns, count - s * kStepColumns); ++j) {
+        const uint8_t hi = j < 4 ? dense[j] & 0xF0 : static_cast<uint8_t>(dense[j - 4] << 4);
+        const uint8_t nibble = j < 4 ? low[j] & 15 : low[j - 4] >> 4;
+        out[first + s * kStepColumns + j] = scale * static_cast<float>(static_cast<int8_t>(hi | nibble));
+      }
+    }
+  }
+}
+
 }  // namespace quatrain::ops

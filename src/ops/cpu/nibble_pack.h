@@ -12,6 +12,7 @@ class PackedNibbleMatrix final : public NibbleMatrix {
  public:
   PackedNibbleMatrix(const NibblePlanes& planes, int64_t activation_group, ThreadPool& pool);
   int64_t bytes() const override { return bytes_; }
+  void row(int64_t row, float* out) const override;
 
   const NibblePanels& panels() const { return panels_; }
   int64_t unit_columns() const { return unit_columns_; }
