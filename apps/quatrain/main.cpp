@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", QUATRAIN_VERSION);
   add_quantize(app);
   add_eval(app);
+  add_compare(app);
   add_run(app);
   add_inspect(app);
   add_convert(app);

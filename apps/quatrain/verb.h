@@ -46,6 +46,7 @@ void print_json(const Json& json);
 
 void add_quantize(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_compare(CLI::App& app);
 void add_run(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_convert(CLI::App& app);
