@@ -10,10 +10,10 @@ namespace quatrain {
 
 struct FormatOptions {
   /// "safetensors", "gguf"; quantised weights also "compressed-tensors", "gptq", "gptq-v2", "artifact".
-  std::string to;
+  std::string to = {};
   /// Of weights that are not packed: "f32", "f16", "bf16" (GGUF also "q8_0", "q4_0", "q4_1"); empty: the
   /// source's, f16 beside packed weights. With GGUF, naming one turns packed weights into it too.
-  std::string dtype;
+  std::string dtype = {};
   /// Turn layers of an artifact that the format cannot express into 8-bit or 16-bit ones instead of refusing.
   bool fold = false;
 };

@@ -41,10 +41,8 @@ class Importer {
     } else {
       quantization_.lm_head_bits = add_matrix(kHead, {config_.vocabulary, config_.hidden}, false);
     }
-    require(
-        planes_ > 0, "{}: holds no integer weights that nibble planes can take ({}); use quatrain quantize",
-        model_.path().string(), model_.stored_type(linears_of_layer(config_, 0).front().name + ".weight"));
-    for (const auto& [why, count] : floating_) log_warn("{} matrices stay 16-bit: {}", count, why);
+    require(packed_ > 0, "{}: no weight is quantised; use quatrain quantize", model_.path().string());
+    for (const auto& [why, count] : floating_) log_warn("{} matrices become 16-bit: {}", count, why);
     if (wide_ > 0)
       log_warn("{} matrices of 4-bit codes with a zero point take 8 bits, so that nothing is lost", wide_);
     log_info("{} of {} matrices imported as integers", planes_, matrices_);
@@ -56,8 +54,10 @@ class Importer {
   // Returns the bits that the matrix has in the artifact.
   int add_matrix(const std::string& name, std::vector<int64_t> shape, bool bias) {
     ++matrices_;
-    const std::string weight = name + ".weight";
-    std::string why = model_.stored_type(weight) + " has no integers with one scale a group";
+    const std::string weight = name + ".weight", type = model_.stored_type(weight);
+    const bool packed = type != "F32" && type != "F16" && type != "BF16";
+    packed_ += packed ? 1 : 0;
+    std::string why = type + " whose codes are not integers with one scale for neighbouring columns";
     if (auto codes = model_.read_codes(weight, 0, shape[0])) {
       const int bits = codes->bits;
       if (auto planes = planes_of_codes(*codes, why)) {
@@ -66,16 +66,16 @@ class Importer {
         writer_.add_planes(name, *planes);
         if (const ActivationPolicy activation = model_.activation(name); activation.bits < 16)
           quantization_.linears[name].activation = activation;
-        wide_ += bits == 8 && model_.stored_type(weight).find("4-bit") != std::string::npos ? 1 : 0;
-        list_.push_back({{"name", name}, {"bits", bits}, {"source", model_.stored_type(weight)}});
+        wide_ += bits == 8 && type.find("4-bit") != std::string::npos ? 1 : 0;
+        list_.push_back({{"name", name}, {"bits", bits}, {"source", type}});
         ++planes_;
         return bits;
       }
     }
-    ++floating_[why];
+    if (packed) ++floating_[why];
     writer_.add_tensor(weight, shape, model_.read(weight), half_type(weight));
     if (bias) add_plain({name + ".bias", {shape[0]}});
-    list_.push_back({{"name", name}, {"bits", 16}, {"source", model_.stored_type(weight)}});
+    list_.push_back({{"name", name}, {"bits", 16}, {"source", type}});
     return 16;
   }
 
@@ -106,7 +106,7 @@ class Importer {
   std::string_view half_;
   ArtifactWriter writer_;
   QuantizationConfig quantization_;
-  int64_t matrices_ = 0, planes_ = 0, wide_ = 0;
+  int64_t matrices_ = 0, packed_ = 0, planes_ = 0, wide_ = 0;
   std::map<std::string, int64_t> floating_;  // why: how many
   Json list_ = Json::array();
 };

@@ -93,10 +93,10 @@ TEST_P(Packed, RunsAsTheArtifactDoes) {
 
 INSTANTIATE_TEST_SUITE_P(All, Packed,
                          testing::Values(Case{"gptq-sym", 4}, Case{"gptq-asym-order", 16},
-                                         Case{"gptq-8bit-rows", 8}, Case{"awq", 8},
-                                         Case{"compressed-w4a16", 4}, Case{"compressed-w4a16-asym", 8},
-                                         Case{"compressed-w8a8", 8, 8}, Case{"gguf-q4_0", 4},
-                                         Case{"gguf-q8_0", 8}, Case{"gguf-q4_1", 16}),
+                                         Case{"gptq-8bit-rows", 8}, Case{"gptq-v2", 4},
+                                         Case{"gptq-v2-asym", 8}, Case{"awq", 8}, Case{"compressed-w4a16", 4},
+                                         Case{"compressed-w4a16-asym", 8}, Case{"compressed-w8a8", 8, 8},
+                                         Case{"gguf-q4_0", 4}, Case{"gguf-q8_0", 8}, Case{"gguf-q4_1", 16}),
                          [](const auto& info) {
                            std::string name = info.param.name;
                            for (char& c : name)
@@ -148,29 +148,29 @@ TEST(PackedErrors, MissingPart) {
 
 TEST(PackedErrors, ConfigThatLiesAboutBits) {
   refused("gptq-sym", [](Tensors&, Json& config) { config["quantization_config"]["bits"] = 8; },
-          {kLinear, "8 bits", "wrong"});
+          {"down_proj", "8 bits", "wrong"});
   refused("compressed-w4a16",
           [](Tensors&, Json& config) {
             config["quantization_config"]["config_groups"]["group_0"]["weights"]["num_bits"] = 8;
           },
-          {kLinear, "8 bits", "weight_shape"});
+          {"down_proj", "8 bits", "weight_shape"});
   refused("awq", [](Tensors&, Json& config) { config["quantization_config"]["bits"] = 8; }, {"8 bits"});
 }
 
 TEST(PackedErrors, ConfigThatLiesAboutGroups) {
   for (const char* name : {"gptq-sym", "awq"})
     refused(name, [](Tensors&, Json& config) { config["quantization_config"]["group_size"] = 16; },
-            {kLinear, "group"});
+            {"down_proj", "group"});
 }
 
 TEST(PackedErrors, ConfigThatLiesAboutSymmetry) {
   refused("gptq-asym-order", [](Tensors&, Json& config) { config["quantization_config"]["sym"] = true; },
-          {kLinear, "symmetric"});
+          {"down_proj", "symmetric"});
   refused("compressed-w4a16",
           [](Tensors&, Json& config) {
             config["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = false;
           },
-          {kLinear, "weight_zero_point"});
+          {"down_proj", "weight_zero_point"});
 }
 
 TEST(PackedErrors, OtherMethodsAndLayoutsAreNamed) {
