@@ -10,7 +10,8 @@ namespace quatrain::ops {
 namespace {
 
 constexpr int kTileRows = 6;  // 24 accumulators, 2 operands, a mask and a load in 32 registers
-constexpr int kVector = 16;   // tokens or columns of an accumulator
+constexpr int64_t kAhead = 8;
+constexpr int kVector = 16;  // tokens or columns of an accumulator
 constexpr int64_t kMostTokens = kSplitPages * kPageTokens;
 constexpr int64_t kMostDim = 1024;
 // Queries and weights are 16-bit integers 256 h + l with signed bytes h and l: their products with 4- or
@@ -37,15 +38,16 @@ inline __attribute__((always_inline)) void clear(Sums<R>& sums) {
 }
 
 // Adds `words` steps: operand o of step w lies at codes + w * step (4 bits: both in one vector). h and l of
-// row r and step w are the four bytes at 4 w of their rows.
+// row r and step w are the four bytes at 4 w of their rows. What lies `ahead` bytes further on is prefetched.
 template <int R, bool kNibbles>
 inline __attribute__((always_inline)) void add(Sums<R>& sums, const uint8_t* codes, int64_t step,
                                                int64_t words, const int8_t* h, const int8_t* l,
-                                               int64_t stride) {
+                                               int64_t stride, int64_t ahead) {
   const __m512i low = _mm512_set1_epi8(15);
   for (int64_t w = 0; w < words; ++w, codes += step, h += 4, l += 4) {
     __m512i operand[2];
     operand[0] = _mm512_loadu_si512(codes);
+    _mm_prefetch(reinterpret_cast<const char*>(codes) + ahead, _MM_HINT_T1);
     if constexpr (kNibbles) {
       operand[1] = _mm512_and_si512(_mm512_srli_epi16(operand[0], 4), low);
       operand[0] = _mm512_and_si512(operand[0], low);
@@ -135,6 +137,17 @@ class Tile {
            static_cast<size_t>(block_.head) * layout_.head_bytes;
   }
 
+  // Bytes to what is wanted kAhead pages later, the next head's first pages after this one's last: a page is
+  // used up faster than memory answers, and is too short for the processor's own prefetching.
+  int64_t ahead(int64_t page) const {
+    const int64_t pages = (block_.position + (block_.rows - 1) / block_.group) / kPageTokens + 1;
+    const int64_t next = first_page_ + page + kAhead;
+    if (next >= 2 * pages) return 0;
+    const std::byte* wanted = block_.pages[next % pages] + layout_.offset +
+                              static_cast<size_t>(block_.head + next / pages) * layout_.head_bytes;
+    return wanted - head(page);
+  }
+
   void take_query(int r) {
     const float* query = block_.query + (row_ + r) * layout_.head_dim;
     __m512 largest = _mm512_setzero_ps(), odd = largest;
@@ -173,7 +186,7 @@ class Tile {
         Sums<R> sums;
         clear(sums);
         add<R, kNibbles>(sums, codes + begin * kWord + (kNibbles ? t * 2 : t * 4), kWord, end - begin,
-                         query_h_[0] + begin * 4, query_l_[0] + begin * 4, kMostDim);
+                         query_h_[0] + begin * 4, query_l_[0] + begin * 4, kMostDim, ahead(page));
 #pragma GCC unroll 2
         for (int o = 0; o < 2; ++o) {
           const int64_t at = g * kPageTokens + t + o * kVector;
@@ -278,7 +291,7 @@ class Tile {
       add<R, kNibbles>(
           sums, reinterpret_cast<const uint8_t*>(head(page) + layout_.values) + column * (kNibbles ? 2 : 4),
           word, kPageTokens / kTokens, weight_h_[0] + page * kPageTokens, weight_l_[0] + page * kPageTokens,
-          kMostTokens);
+          kMostTokens, ahead(page));
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
