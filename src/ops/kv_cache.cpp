@@ -35,26 +35,27 @@ void store_word(uint8_t* at, uint32_t codes, bool high) {
 }
 
 void store_key(const KvLayout& layout, const uint8_t* codes, int64_t t, uint8_t* page) {
-  for (int64_t d = 0; d < layout.key_dim; d += 4) {
-    const KvPlace place = kv_key_place(layout, d, t);
+  const KvPlace place = kv_key_place(layout, 0, t);
+  uint8_t* to = page + place.byte;
+  const int64_t step = kPageTokens * layout.bits / 2;  // from one four columns to the next
+  for (int64_t d = 0; d < layout.key_dim; d += 4, to += step) {
     uint32_t word;
     std::memcpy(&word, codes + d, sizeof word);
     if (layout.bits == 8)
-      std::memcpy(page + place.byte, &word, sizeof word);
+      std::memcpy(to, &word, sizeof word);
     else
-      store_word(page + place.byte, word, place.high);
+      store_word(to, word, place.high);
   }
 }
 
 void store_value(const KvLayout& layout, const uint8_t* codes, int64_t t, uint8_t* page) {
-  for (int64_t d = 0; d < layout.padded_dim; ++d) {
-    const KvPlace place = kv_value_place(layout, d, t);
-    uint8_t& byte = page[place.byte];
-    if (layout.bits == 8)
-      byte = codes[d];
-    else
-      byte = static_cast<uint8_t>(place.high ? (byte & 15) | codes[d] << 4 : (byte & 0xF0) | codes[d]);
+  uint8_t* to = page + kv_value_place(layout, 0, t).byte;
+  if (layout.bits == 8) {
+    for (int64_t d = 0; d < layout.padded_dim; ++d) to[4 * d] = codes[d];
+    return;
   }
+  for (int64_t d = 0; d < layout.padded_dim; d += 32, to += 64)  // columns d + r and d + 16 + r share a byte
+    for (int64_t r = 0; r < 16; ++r) to[4 * r] = static_cast<uint8_t>(codes[d + r] | codes[d + 16 + r] << 4);
 }
 
 float zero_of(float low, float scale, int bits, bool symmetric) {
