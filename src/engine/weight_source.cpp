@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/artifact_config.h"
 
 namespace quatrain {
 namespace {
@@ -15,7 +16,6 @@ void expect_shape(const std::string& where, const std::string& name, const std::
           fmt::join(found, ", "), fmt::join(wanted, ", "));
 }
 
-class CheckpointSource : public WeightSource {
 // Lets go of the whole pages within a mapped range; another read brings them back.
 void release_pages(std::span<const std::byte> bytes) {
   constexpr size_t kPage = 4096;
@@ -24,6 +24,7 @@ void release_pages(std::span<const std::byte> bytes) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+class CheckpointSource : public WeightSource {
  public:
   explicit CheckpointSource(std::unique_ptr<Checkpoint> checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
@@ -52,8 +53,7 @@ void release_pages(std::span<const std::byte> bytes) {
 class ArtifactSource : public WeightSource {
  public:
   explicit ArtifactSource(const fs::path& directory)
-      : reader_(directory),
-        config_(ModelConfig::from_json(reader_.config(), (directory / "config.json").string())) {}
+      : reader_(directory), config_(artifact_config(reader_)) {}
 
   std::string where() const override { return reader_.path().string(); }
   const ModelConfig& config() const override { return config_; }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "checkpoint/artifact.h"
 #include "model/architecture.h"
+#include "model/artifact_config.h"
 #include "model/checkpoint.h"
 
 namespace quatrain {
@@ -233,7 +234,7 @@ std::string linears_text(const Json& linears) {
 Json inspect_model(const fs::path& model) {
   if (is_artifact(model)) {
     const ArtifactReader reader(model);
-    const ModelConfig config = ModelConfig::from_json(reader.config(), (model / "config.json").string());
+    const ModelConfig config = artifact_config(reader);
     const ArtifactFile file(reader);
     return report(model, config, file, &file);
   }

@@ -5,11 +5,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "model/tensor_problems.h"
 
 namespace quatrain {
 namespace {
-
-constexpr size_t kMaxListed = 40;  // names of one kind in an error; the rest are counted
 
 std::map<std::string, std::vector<int64_t>, std::less<>> expected_shapes(const ModelConfig& config) {
   std::map<std::string, std::vector<int64_t>, std::less<>> shapes;
@@ -26,10 +25,6 @@ std::map<std::string, std::vector<int64_t>, std::less<>> expected_shapes(const M
   return shapes;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
 // Same values: by bytes where the types agree, else as FP32 row by row.
 bool equal_tensors(const TensorSource& source, const TensorInfo& a, const TensorInfo& b) {
   if (a.shape != b.shape) return false;
@@ -42,28 +37,6 @@ bool equal_tensors(const TensorSource& source, const TensorInfo& a, const Tensor
   }
   return true;
 }
-
-// Problems of one model, gathered so that one error tells all.
-struct Problems {
-  std::vector<std::string> missing, unexpected, misshapen;
-
-  void raise(const TensorSource& source) const {
-    if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
-    std::string text = fmt::format("{}: the tensors do not fit the model's config", source.path().string());
-    append(text, "missing", missing);
-    append(text, "unexpected", unexpected);
-    append(text, "misshapen", misshapen);
-    throw Error(text);
-  }
-
- private:
-  static void append(std::string& text, std::string_view title, const std::vector<std::string>& names) {
-    if (names.empty()) return;
-    text += fmt::format("\n  {} ({}):", title, names.size());
-    for (size_t i = 0; i < std::min(names.size(), kMaxListed); ++i) text += "\n    " + names[i];
-    if (names.size() > kMaxListed) text += fmt::format("\n    and {} more", names.size() - kMaxListed);
-  }
-};
 
 // Rows that a part takes of its tensor; a vector's elements are its rows.
 int64_t rows_of(const std::vector<int64_t>& shape) {
@@ -94,7 +67,7 @@ bool is_rotated(std::string_view name) {
 WeightMap map_weights(const TensorSource& source, const WeightNamer& namer, bool paired,
                       ModelConfig& config) {
   std::vector<std::pair<const TensorInfo*, std::vector<std::string>>> named;
-  Problems problems;
+  TensorProblems problems;
   const TensorInfo *head = nullptr, *embedding = nullptr;
   for (const TensorInfo& tensor : source.tensors()) {
     auto parts = namer(tensor.name);
@@ -142,7 +115,7 @@ WeightMap map_weights(const TensorSource& source, const WeightNamer& namer, bool
   }
   for (const auto& [name, shape] : expected)
     if (!map.contains(name)) problems.missing.push_back(name + " " + shape_text(shape));
-  problems.raise(source);
+  problems.raise(source.path().string());
   return map;
 }
 

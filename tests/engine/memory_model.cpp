@@ -129,7 +129,9 @@ MemoryCheckpoint write_artifact(const MemoryCheckpoint& model, const Quantizatio
     for (int64_t row = 0; row < planes.rows; ++row)
       planes.dequantize_row(row, seen.tensors()[name].values.data() + row * planes.columns);
   }
-  const Json config = model.config().to_json();
+  ModelConfig written = model.config();
+  written.tied_embeddings = quantization.lm_head_tied;
+  const Json config = written.to_json();
   EXPECT_EQ(ModelConfig::from_json(config, "test").to_json(), config)
       << "config.json cannot say what the test wants";
   writer.finish(config, quantization, "name = \"test\"\n", Json::object());

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "model/artifact_config.h"
 #include "model/checkpoint.h"
 #include "quant/reference/fake_quantize.h"
 #include "quant/transforms/block.h"
@@ -81,8 +82,7 @@ torch::Tensor nibbles(const torch::Tensor& bytes) {
 class ArtifactSource : public WeightSource {
  public:
   explicit ArtifactSource(const fs::path& path) : reader_(path) {
-    config_ = ModelConfig::from_json(reader_.config(), (path / "config.json").string());
-    config_.validate((path / "config.json").string());
+    config_ = artifact_config(reader_);
   }
 
   torch::Tensor plain(const std::string& name) const override {
