@@ -19,7 +19,7 @@ struct LogitsOptions {
 
 void logits(LogitsOptions options) {
   const std::vector<int32_t> ids = parse_ids(options.ids, "--ids");
-  options.scorer.threads = options.common.threads;
+  options.common.apply_to(options.scorer.native);
   const auto scorer = make_scorer(options.model, options.scorer);
   const int64_t vocabulary = scorer->config().vocabulary;
   for (const int32_t id : ids)
@@ -50,7 +50,7 @@ void add_logits(CLI::App& app) {
   verb->add_option("--engine", options->scorer.engine, "native, or reference (fake quantisation in libtorch)")
       ->check(CLI::IsMember({"native", "reference"}));
   verb->add_option("-o,--output", options->output, "the .npy file")->required();
-  add_common(*verb, options->common);
+  add_engine_common(*verb, options->common);
   verb->callback([options] { logits(*options); });
 }
 

@@ -225,10 +225,10 @@ void add_run(CLI::App& app) {
   verb->add_option("--min-p", sampling.min_p)->capture_default_str();
   verb->add_option("--repetition-penalty", sampling.repetition_penalty)->capture_default_str();
   verb->add_option("--seed", sampling.seed)->check(whole_number<uint64_t>(0))->capture_default_str();
-  add_common(*verb, options->common);
+  add_engine_common(*verb, options->common);
   verb->callback([options] {
     check_sampling(options->generate.sampling);
-    options->engine.threads = options->common.threads;
+    options->common.apply_to(options->engine);
     if (options->common.json && !options->prompt) fail_usage("run: --json needs a prompt (-p)");
     Chat chat(*options);
     if (options->prompt) {

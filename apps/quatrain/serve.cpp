@@ -33,7 +33,7 @@ void serve(ServeOptions& options) {
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  options.engine.threads = options.common.threads;
+  options.common.apply_to(options.engine);
   if (!options.chat_template.empty())
     options.service.chat_template = read_file(options.chat_template, 1 << 20);
   if (options.service.model_name.empty())
@@ -100,7 +100,7 @@ void add_serve(CLI::App& app) {
   verb->add_option("--drain", options->patience, "seconds that running requests have when the server ends")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  add_common(*verb, options->common);
+  add_engine_common(*verb, options->common);
   verb->callback([options] { serve(*options); });
 }
 

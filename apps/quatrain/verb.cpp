@@ -7,13 +7,49 @@
 
 namespace quatrain {
 
-void add_common(CLI::App& verb, CommonOptions& options) {
+namespace {
+
+void add_threads_and_json(CLI::App& verb, CommonOptions& options) {
   verb.add_option("--threads", options.threads, "threads (default: the cores this process may use)")
       ->check(CLI::Range(1, 1024));
   verb.add_flag("--json", options.json, "one JSON document on stdout, logs on stderr");
+}
+
+// Empty, or what is wrong with a device of verbs that run a model.
+std::string check_engine_device(const std::string& device) {
+  if (device == "cpu") return {};
+  const bool numbered = device.starts_with("cuda:") && device.size() > 5 &&
+                        device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (device != "cuda" && !numbered) return "\"" + device + "\" is neither cpu nor cuda nor cuda:N";
+#ifdef QUATRAIN_HAVE_CUDA
+  return {};
+#else
+  return "this program was built without CUDA (-DQUATRAIN_CUDA=ON) and computes on cpu only, not on \"" +
+         device + "\"";
+#endif
+}
+
+}  // namespace
+
+void CommonOptions::apply_to(EngineOptions& engine) const {
+  engine.threads = threads;
+  engine.device = device;
+  if (!gpu_memory.empty()) engine.gpu_memory = parse_bytes(gpu_memory, "--gpu-memory");
+}
+
+void add_common(CLI::App& verb, CommonOptions& options) {
+  add_threads_and_json(verb, options);
   verb.add_option("--device", options.device, "where to compute: cpu")->check([](const std::string& device) {
-    return device == "cpu" ? std::string() : "this build computes on cpu only, not on \"" + device + "\"";
+    return device == "cpu" ? std::string() : "this verb computes on cpu only, not on \"" + device + "\"";
   });
+}
+
+void add_engine_common(CLI::App& verb, CommonOptions& options) {
+  add_threads_and_json(verb, options);
+  verb.add_option("--device", options.device, "where to compute: cpu, cuda or cuda:N")
+      ->check(check_engine_device);
+  verb.add_option("--gpu-memory", options.gpu_memory,
+                  "GPU memory for weights, buffers and KV cache, as 40G (default: what is free)");
 }
 
 uint64_t parse_bytes(const std::string& text, const std::string& flag) {
@@ -36,15 +72,15 @@ std::vector<int32_t> parse_ids(const std::string& text, const std::string& flag)
   std::vector<int32_t> ids;
   const char* next = text.data();
   const char* end = text.data() + text.size();
-  while (next < end) {
+  for (bool more = true; more;) {
     int32_t id = 0;
     const auto [after, error] = std::from_chars(next, end, id);
-    if (error != std::errc() || (after < end && *after != ',') || id < 0)
+    more = after < end && *after == ',';
+    if (error != std::errc() || id < 0 || (after < end && !more))
       fail_usage("{}: \"{}\" is no list of token ids; write 1,2,3", flag, text);
     ids.push_back(id);
-    next = after < end ? after + 1 : after;
+    next = after + 1;
   }
-  if (ids.empty()) fail_usage("{}: no token ids given", flag);
   return ids;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/engine.h"
 
 namespace quatrain {
 
@@ -18,6 +19,10 @@ struct CommonOptions {
   int threads = 0;
   bool json = false;
   std::string device = "cpu";
+  std::string gpu_memory;
+
+  /// Threads, device and GPU memory of an engine.
+  void apply_to(EngineOptions& engine) const;
 };
 
 /// The check of a flag that takes a whole number from `least` up; `Number` is the type that must hold it.
@@ -36,6 +41,9 @@ CLI::Validator whole_number(Number least) {
 
 /// Adds --threads, --json and --device.
 void add_common(CLI::App& verb, CommonOptions& options);
+/// The same for verbs that run a model: --device takes cuda and cuda:N too where the program was built for
+/// them, and there is --gpu-memory.
+void add_engine_common(CLI::App& verb, CommonOptions& options);
 
 /// "8G", "512M", "1073741824": bytes. Anything else is a UsageError that names `flag`.
 uint64_t parse_bytes(const std::string& text, const std::string& flag);

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "measure.h"
-#include "ops/cuda/kv4_cache.h"
+#include "ops/cuda/kv_pages.h"
 #include "ops/cuda/quantize_rows.h"
 
 namespace quatrain {
@@ -59,10 +59,10 @@ void quantizers(cudaStream_t stream, double copy) {
 
 void attention(cudaStream_t stream, double copy) {
   std::printf("\nKV4 decode attention, 32 query and 8 kv heads of 128\n");
-  const ops::Kv4Layout layout{8, 128};
+  const ops::DeviceKvLayout layout{8, 128};
   for (const auto& [batch, length] : {std::pair{1, 8192}, {16, 4096}, {64, 2048}, {4, 1024}}) {
-    const int pages_each = length / ops::kKv4PageTokens;
-    const double bytes = static_cast<double>(batch) * pages_each * static_cast<double>(layout.page_bytes());
+    const int pages_each = length / ops::kKvPageTokens;
+    const double bytes = static_cast<double>(batch) * pages_each * static_cast<double>(layout.bytes());
     const int copies = static_cast<int>(220e6 / bytes) + 1;  // more than L2 holds
     std::vector<DeviceBuffer<uint8_t>> pages;
     std::vector<int32_t> table(static_cast<size_t>(batch * pages_each)),
@@ -76,14 +76,18 @@ void attention(cudaStream_t stream, double copy) {
       bench::fill_integers<<<1024, 256, 0, stream>>>(pages.back().data(), static_cast<int64_t>(bytes), 0,
                                                      0x30, static_cast<uint32_t>(i));
     }
-    DeviceBuffer<__nv_bfloat16> q(static_cast<size_t>(batch * 4096)), out(static_cast<size_t>(batch * 4096));
-    bench::fill_normal<<<64, 256, 0, stream>>>(q.data(), batch * 4096, 1.0f, 7);
-    ops::Kv4Workspace workspace(batch, 32, 128);
-    const ops::Kv4Sequences sequences{batch, pages_each, device_table.data(), device_lengths.data()};
+    std::vector<float> queries(static_cast<size_t>(batch * 4096));
+    for (size_t i = 0; i < queries.size(); ++i)
+      queries[i] = static_cast<float>(bench::hash(i, 7) & 1023) / 512.0f - 1.0f;
+    const DeviceBuffer<float> q(queries.data(), queries.size());
+    DeviceBuffer<float> out(queries.size());
+    ops::KvWorkspace workspace(batch, 32, 128);
+    const ops::KvRows sequences{batch, pages_each, device_table.data(), device_lengths.data()};
+    const ops::KvAttention attention{32,  1.0f / std::sqrt(128.0f), 0, length, q.data(), 4096, out.data(),
+                                     4096};
     const double us = bench::microseconds(stream, 24, [&](int i) {
-      ops::kv4_decode_attention(layout, pages[static_cast<size_t>(i % copies)].data(), sequences, q.data(),
-                                4096, 32, length, 1.0f / std::sqrt(128.0f), workspace, out.data(), 4096,
-                                stream);
+      ops::kv4_decode_attention(layout, pages[static_cast<size_t>(i % copies)].data(), sequences, attention,
+                                workspace, stream);
     });
     std::printf("B=%2d S=%5d: %6.1f us, %.2f TB/s, %3.0f%% of copy\n", batch, length, us, bytes / us * 1e-6,
                 100 * bytes / (us * 1e-6) / copy);

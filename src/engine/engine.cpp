@@ -1,14 +1,27 @@
 #include "engine/engine.h"
 
+#include "base/error.h"
 #include "checkpoint/artifact.h"
 #include "engine/cpu_engine.h"
+#ifdef QUATRAIN_HAVE_CUDA
+#include "engine/cuda/cuda_engine.h"
+#endif
 #include "model/checkpoint.h"
 
 namespace quatrain {
 
 std::unique_ptr<Engine> Engine::load(const fs::path& model, const EngineOptions& options) {
-  return make_cpu_engine(
-      is_artifact(model) ? artifact_source(model) : checkpoint_source(open_checkpoint(model)), options);
+  std::unique_ptr<WeightSource> source =
+      is_artifact(model) ? artifact_source(model) : checkpoint_source(open_checkpoint(model));
+  if (options.device == "cpu") return make_cpu_engine(std::move(source), options);
+  require(options.device == "cuda" || options.device.starts_with("cuda:"),
+          "device: \"{}\" is neither cpu nor cuda nor cuda:N", options.device);
+#ifdef QUATRAIN_HAVE_CUDA
+  return make_cuda_engine(std::move(source), options);
+#else
+  fail("--device {}: this program was built without CUDA; build with -DQUATRAIN_CUDA=ON, or use --device cpu",
+       options.device);
+#endif
 }
 
 }  // namespace quatrain

@@ -1,4 +1,4 @@
-// The engine: a loaded model (16-bit or artifact), its paged KV cache, and batched forward passes on the CPU.
+// The engine: a loaded model (16-bit or artifact), its paged KV cache, and batched forward passes.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,12 @@
 namespace quatrain {
 
 struct EngineOptions {
-  int threads = 0;              // 0: the cores this process may use
-  int64_t context = 0;          // longest sequence; 0: the model's limit
-  int64_t prefill_chunk = 256;  // most tokens that run through the layers together
+  int threads = 0;             // 0: the cores this process may use
+  int64_t context = 0;         // longest sequence; 0: the model's limit
+  int64_t prefill_chunk = -1;  // most tokens that run through the layers together; -1: 256, 2,048 on GPUs
   int64_t kv_tokens = 0;  // tokens that all sequences together may hold; 0: grows as needed up to free memory
+  std::string device = "cpu";  // cuda or cuda:N too, where the program was built for it
+  uint64_t gpu_memory = 0;     // bytes of GPU memory for weights, buffers and KV cache; 0: what is free
 };
 
 /// What one sequence feeds into a forward pass.
@@ -30,8 +32,6 @@ struct BatchItem {
   Logits logits = Logits::Last;
 };
 
-/// Receives the logits of one token: item and token are positions in the batch and in its tokens. Called in
-/// order, from the calling thread; the span is valid during the call.
 /// What one token costs, whatever the machine (of the experts, those that run).
 struct EngineCosts {
   int64_t weight_bytes = 0;  // that decoding one token reads
@@ -40,6 +40,8 @@ struct EngineCosts {
   int64_t head_multiplies = 0;
 };
 
+/// Receives the logits of one token: item and token are positions in the batch and in its tokens. Called in
+/// order, from the calling thread; the span is valid during the call.
 using LogitsSink = std::function<void(int64_t item, int64_t token, std::span<const float> logits)>;
 
 class Engine {
@@ -55,13 +57,13 @@ class Engine {
   virtual int threads() const = 0;
   /// Bytes of weights that decoding one token reads.
   virtual int64_t weight_bytes_per_token() const = 0;
-
-  /// A new empty sequence; the id stays valid until free_sequence().
   virtual EngineCosts costs() const { return {}; }
   /// Where the time of forward() went since its clear(); nullptr where it is not measured.
   virtual OperatorClock* clock() { return nullptr; }
   /// While on, forward() compares its kernels with the generic ones; nullptr where that is not possible.
   virtual KernelCheck* kernel_check() { return nullptr; }
+
+  /// A new empty sequence; the id stays valid until free_sequence().
   virtual int64_t new_sequence() = 0;
   virtual void free_sequence(int64_t sequence) = 0;
   virtual int64_t length(int64_t sequence) const = 0;

@@ -13,14 +13,6 @@
 
 namespace quatrain {
 
-/// Consecutive tokens of one sequence: they become its tokens [position, position + tokens.size()), whose
-/// pages are reserved already.
-struct Slice {
-  const KvSequence* sequence = nullptr;
-  int64_t position = 0;
-  std::span<const int32_t> tokens;
-};
-
 /// Buffers of the pass over one model. The tokens of all slices run through the linears together; every
 /// operation on a token is independent of the others but for attention, which follows from its position.
 class ForwardPass {

@@ -1,13 +1,13 @@
 #include "engine/kv_pool.h"
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <new>
 #include <string>
 
 #include "base/error.h"
+#include "ops/cpu/nibble_memory.h"
 
 namespace quatrain {
 namespace {
@@ -27,9 +27,44 @@ size_t available_memory() {
   return std::numeric_limits<size_t>::max();
 }
 
+class HostPages : public PageMemory {
+ public:
+  explicit HostPages(size_t page_bytes) : page_bytes_(page_bytes) {}
+
+  std::byte* new_page() override {
+    require(page_bytes_ + kMemoryReserve <= available_memory(),
+            "no memory for another KV page of {} bytes after {} pages; use fewer or shorter sequences",
+            page_bytes_, pages_.size());
+    try {
+      pages_.push_back(ops::allocate_packed(page_bytes_));  // where attention misses fewer TLB entries
+    } catch (const std::bad_alloc&) {
+      fail("no memory for another KV page of {} bytes after {} pages; use fewer or shorter sequences",
+           page_bytes_, pages_.size());
+    }
+    return reinterpret_cast<std::byte*>(pages_.back().get());
+  }
+
+  int64_t room() const override {
+    const size_t available = available_memory();
+    const size_t more = available > kMemoryReserve ? (available - kMemoryReserve) / page_bytes_ : 0;
+    // 2^32 pages are more than any memory holds: where the system does not say what it has, that is the
+    // limit.
+    return static_cast<int64_t>(std::min(more, size_t{1} << 32));
+  }
+
+ private:
+  size_t page_bytes_;
+  std::vector<std::shared_ptr<uint8_t>> pages_;
+};
+
 }  // namespace
 
-KvPool::KvPool(size_t page_bytes, int64_t tokens) : page_bytes_(page_bytes), most_pages_(pages_for(tokens)) {
+std::unique_ptr<PageMemory> host_pages(size_t page_bytes) {
+  return std::make_unique<HostPages>(page_bytes);
+}
+
+KvPool::KvPool(std::unique_ptr<PageMemory> memory, int64_t tokens)
+    : memory_(std::move(memory)), most_pages_(pages_for(tokens)) {
   require(tokens >= 0, "KV tokens: {} is negative", tokens);
 }
 
@@ -58,20 +93,7 @@ std::byte* KvPool::take_page() {
       most_pages_ == 0 || in_use_ < most_pages_,
       "the KV cache is full: all {} pages of {} tokens are in use; end a sequence or allow more KV tokens",
       most_pages_, ops::kPageTokens);
-  if (free_.empty()) {
-    require(page_bytes_ + kMemoryReserve <= available_memory(),
-            "no memory for another KV page of {} bytes after {} pages; use fewer or shorter sequences",
-            page_bytes_, in_use_);
-    try {
-      AlignedBuffer<std::byte> page(page_bytes_);
-      std::memset(page.data(), 0, page_bytes_);  // slots past a sequence's end must hold finite numbers
-      free_.push_back(page.data());
-      memory_.push_back(std::move(page));
-    } catch (const std::bad_alloc&) {
-      fail("no memory for another KV page of {} bytes after {} pages; use fewer or shorter sequences",
-           page_bytes_, in_use_);
-    }
-  }
+  if (free_.empty()) free_.push_back(memory_->new_page());
   std::byte* page = free_.back();
   free_.pop_back();
   ++in_use_;
@@ -80,10 +102,7 @@ std::byte* KvPool::take_page() {
 
 int64_t KvPool::pages_in_all() const {
   if (most_pages_ > 0) return most_pages_;
-  const size_t available = available_memory();
-  const size_t more = available > kMemoryReserve ? (available - kMemoryReserve) / page_bytes_ : 0;
-  // 2^32 pages are more than any memory holds: where the system does not say what it has, that is the limit.
-  return std::ssize(memory_) + static_cast<int64_t>(std::min(more, size_t{1} << 32));
+  return in_use_ + std::ssize(free_) + memory_->room();
 }
 
 void KvPool::reserve(KvSequence& sequence, int64_t length) {

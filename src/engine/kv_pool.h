@@ -3,10 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "base/buffer.h"
 #include "ops/kv_cache.h"
 
 namespace quatrain {
@@ -17,10 +18,32 @@ struct KvSequence {
   int64_t length = 0;
 };
 
+/// Consecutive tokens of one sequence: they become its tokens [position, position + tokens.size()), whose
+/// pages are reserved already.
+struct Slice {
+  const KvSequence* sequence = nullptr;
+  int64_t position = 0;
+  std::span<const int32_t> tokens;
+};
+
+/// Where pages come from. They stay where they are, and are the memory's until it ends.
+class PageMemory {
+ public:
+  virtual ~PageMemory() = default;
+  /// A page of zeros: slots past a sequence's end must hold finite numbers. Throws when there is no room.
+  virtual std::byte* new_page() = 0;
+  /// How many more there is room for.
+  virtual int64_t room() const = 0;
+};
+
+/// Pages in the machine's memory, one allocation each.
+std::unique_ptr<PageMemory> host_pages(size_t page_bytes);
+
 class KvPool {
  public:
   /// `tokens` that all sequences together may hold, in whole pages; 0: as many as free memory holds.
-  KvPool(size_t page_bytes, int64_t tokens);
+  KvPool(size_t page_bytes, int64_t tokens) : KvPool(host_pages(page_bytes), tokens) {}
+  KvPool(std::unique_ptr<PageMemory> memory, int64_t tokens);
 
   int64_t add_sequence();
   void remove_sequence(int64_t id);
@@ -41,12 +64,11 @@ class KvPool {
  private:
   std::byte* take_page();
 
-  size_t page_bytes_;
+  std::unique_ptr<PageMemory> memory_;
   int64_t most_pages_;  // 0: no limit but memory
   int64_t in_use_ = 0;
   int64_t next_id_ = 1;
-  std::vector<AlignedBuffer<std::byte>> memory_;  // one page each, kept until the pool ends
-  std::vector<std::byte*> free_;
+  std::vector<std::byte*> free_;  // pages given back
   std::unordered_map<int64_t, KvSequence> sequences_;
 };
 

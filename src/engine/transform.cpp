@@ -41,12 +41,15 @@ class BlockOperator : public OnlineTransform {
   ops::BlockTransform blocks_;
 };
 
-std::unique_ptr<OnlineTransform> hadamard(const Transform& transform, int64_t width, int64_t repeats,
-                                          std::string_view site) {
+void check_order(const Transform& transform, int64_t width, std::string_view site) {
   const bool grouped = transform.kind != "hadamard";
   require(transform.order > 0 && width % transform.order == 0 && (grouped || transform.order == width),
           "{}: a {} of order {} does not fit {} values; the order {}", site, transform.kind, transform.order,
           width, grouped ? "must divide them" : "must be that number");
+}
+
+std::unique_ptr<OnlineTransform> hadamard(const Transform& transform, int64_t width, int64_t repeats,
+                                          std::string_view site) {
   try {
     return std::make_unique<HadamardOperator>(
         ops::HadamardTransform(width, transform.order, transform.seed,
@@ -55,6 +58,11 @@ std::unique_ptr<OnlineTransform> hadamard(const Transform& transform, int64_t wi
   } catch (const Error& error) {
     fail("{}: {}", site, error.what());
   }
+}
+
+std::unique_ptr<OnlineTransform> block_operator(const BlockMatrices& blocks) {
+  return std::make_unique<BlockOperator>(
+      ops::BlockTransform(blocks.order, blocks.values, blocks.matrix_of_block, blocks.offset));
 }
 
 // The tensor of a stored transform, whose shape must be [matrices, rows, columns].
@@ -68,19 +76,21 @@ std::vector<float> stored(const Transform& transform, const WeightSource* source
   return values;
 }
 
-std::unique_ptr<OnlineTransform> blocks(const Transform& transform, int64_t width, std::string_view site,
-                                        const WeightSource* source) {
+}  // namespace
+
+BlockMatrices load_block_matrices(const Transform& transform, int64_t width, std::string_view site,
+                                  const WeightSource* source) {
   const int64_t order = transform.order;
   require(order > 0 && width % order == 0, "{}: blocks of {} do not divide {} values", site, order, width);
-  std::vector<int32_t> numbers(static_cast<size_t>(width / order));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return std::make_unique<BlockOperator>(ops::BlockTransform(
-      order, stored(transform, source, width / order, order, order, site), std::move(numbers)));
+  BlockMatrices blocks{order, stored(transform, source, width / order, order, order, site), {}, {}};
+  blocks.matrix_of_block.resize(static_cast<size_t>(width / order));
+  std::iota(blocks.matrix_of_block.begin(), blocks.matrix_of_block.end(), 0);
+  return blocks;
 }
 
 // Of each KV head the tensor holds A, A^-T and the mean key, [2 d + 1, d]: q <- q A^-T, k <- (k - mean) A.
-std::unique_ptr<OnlineTransform> key_matrices(const Transform& transform, const ModelConfig& config,
-                                              std::string_view site, const WeightSource& source) {
+BlockMatrices load_key_matrices(const Transform& transform, const ModelConfig& config, std::string_view site,
+                                const WeightSource& source) {
   const int64_t d = config.head_dim, square = d * d;
   const std::vector<float> values = stored(transform, &source, config.kv_heads, 2 * d + 1, d, site);
   std::vector<float> matrices;  // A^-T of every KV head, then A of every one
@@ -99,35 +109,43 @@ std::unique_ptr<OnlineTransform> key_matrices(const Transform& transform, const 
     of_block.push_back(static_cast<int32_t>(head / (config.heads / config.kv_heads)));
   for (int64_t head = 0; head < config.kv_heads; ++head)
     of_block.push_back(static_cast<int32_t>(config.kv_heads + head));
-  return std::make_unique<BlockOperator>(
-      ops::BlockTransform(d, matrices, std::move(of_block), std::move(offset)));
+  return {d, std::move(matrices), std::move(of_block), std::move(offset)};
 }
 
-}  // namespace
-
-std::unique_ptr<OnlineTransform> make_transform(const Transform& transform, int64_t width,
-                                                std::string_view site, const WeightSource* source) {
+void check_transform(const Transform& transform, int64_t width, std::string_view site) {
   const std::string& kind = transform.kind;
-  if (kind == "none") return nullptr;
-  if (kind == "block") return blocks(transform, width, site, source);
+  if (kind == "none" || kind == "block") return;
   require(kind == "hadamard" || kind == "grouped-hadamard" || kind == "grouped-offset-hadamard",
           "{}: the engine has no online transform of kind \"{}\"; it has none, hadamard, grouped-hadamard, "
           "grouped-offset-hadamard, block",
           site, kind);
+  check_order(transform, width, site);
+}
+
+void check_key_transform(const Transform& transform, int64_t head_dim, std::string_view site) {
+  if (transform.kind == "none" || transform.kind == "matrix") return;
+  require(transform.kind == "hadamard",
+          "{}: the engine has no key transform of kind \"{}\"; it has none, hadamard, matrix", site,
+          transform.kind);
+  check_order(transform, head_dim, site);
+}
+
+std::unique_ptr<OnlineTransform> make_transform(const Transform& transform, int64_t width,
+                                                std::string_view site, const WeightSource* source) {
+  check_transform(transform, width, site);
+  if (transform.kind == "none") return nullptr;
+  if (transform.kind == "block") return block_operator(load_block_matrices(transform, width, site, source));
   return hadamard(transform, width, 1, site);
 }
 
 std::unique_ptr<OnlineTransform> make_key_transform(const Transform& transform, const ModelConfig& config,
                                                     std::string_view site, const WeightSource& source) {
+  check_key_transform(transform, config.head_dim, site);
   if (transform.kind == "none") return nullptr;
-  if (transform.kind == "matrix") return key_matrices(transform, config, site, source);
-  require(transform.kind == "hadamard",
-          "{}: the engine has no key transform of kind \"{}\"; it has none, hadamard, matrix", site,
-          transform.kind);
+  if (transform.kind == "matrix") return block_operator(load_key_matrices(transform, config, site, source));
   return hadamard(transform, config.head_dim, config.heads + config.kv_heads, site);
 }
 
-}  // namespace quatrain
 void transform_rows(const OnlineTransform& transform, const float* x, int64_t rows, int64_t stride,
                     int64_t width, ThreadPool& pool, float* out, int64_t out_stride) {
   const int64_t row_items = (rows + kTransformRows - 1) / kTransformRows;
@@ -148,3 +166,4 @@ void transform_rows(const OnlineTransform& transform, const float* x, int64_t ro
   });
 }
 
+}  // namespace quatrain

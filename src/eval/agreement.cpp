@@ -84,8 +84,8 @@ Agreement compare_scorers(Scorer& native, Scorer& reference, std::span<const int
 }
 
 Agreement check_artifact(const fs::path& artifact, int threads) {
-  const auto native = make_scorer(artifact, {"native", threads});
-  const auto reference = make_scorer(artifact, {"reference", threads});
+  const auto native = make_scorer(artifact, {"native", {.threads = threads}});
+  const auto reference = make_scorer(artifact, {"reference", {.threads = threads}});
   const auto ids = check_tokens(artifact, native->config().vocabulary);
   const Agreement agreement = compare_scorers(*native, *reference, ids);
   require(agreement.passes(),

@@ -1,3 +1,5 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,14 +10,14 @@
 
 #include "base/half.h"
 #include "base/number_format.h"
-#include "ops/cuda/kv4_cache.h"
+#include "ops/cuda/kv_pages.h"
 
 namespace quatrain {
 namespace {
 
 using ops::DeviceBuffer;
-using ops::Kv4Layout;
-using ops::Kv4Sequences;
+using ops::DeviceKvLayout;
+using ops::KvRows;
 
 // kv_group() of ops/kv_cache.h for 4 asymmetric bits, written again.
 QuantizedGroup kv_group(const std::vector<float>& x) {
@@ -38,7 +40,7 @@ struct Row {
 };
 
 struct Cache {
-  Kv4Layout layout;
+  DeviceKvLayout layout;
   std::vector<int> lengths;
   int max_pages;
   std::vector<int32_t> table;
@@ -47,16 +49,16 @@ struct Cache {
   DeviceBuffer<int32_t> device_table, device_lengths;
 
   // Appends until every sequence has its length; a finished sequence writes its last token again.
-  Cache(Kv4Layout layout, std::vector<int> all_lengths, float offset)
+  Cache(DeviceKvLayout layout, std::vector<int> all_lengths, float offset)
       : layout(layout), lengths(std::move(all_lengths)) {
     const auto sequences = static_cast<int>(lengths.size());
     const int longest = *std::max_element(lengths.begin(), lengths.end());
-    max_pages = (longest + ops::kKv4PageTokens - 1) / ops::kKv4PageTokens;
+    max_pages = (longest + ops::kKvPageTokens - 1) / ops::kKvPageTokens;
     table.resize(static_cast<size_t>(sequences * max_pages));
     std::iota(table.begin(), table.end(), 0);
     std::mt19937 random(5);
     std::shuffle(table.begin(), table.end(), random);
-    pages = DeviceBuffer<uint8_t>(table.size() * static_cast<size_t>(layout.page_bytes()));
+    pages = DeviceBuffer<uint8_t>(table.size() * static_cast<size_t>(layout.bytes()));
     cudaMemset(pages.data(), 0xFF, pages.bytes());  // slots past a sequence's end hold NaN scales
     device_table = DeviceBuffer<int32_t>(table.data(), table.size());
     device_lengths = DeviceBuffer<int32_t>(lengths.size());
@@ -88,12 +90,12 @@ struct Cache {
       }
       device.upload(rows.data(), rows.size());
       device_lengths.upload(now.data(), now.size());
-      ops::kv4_append(layout, pages.data(), sequences_view(), device.data(),
-                      device.data() + layout.kv_heads * layout.head_dim, stride, nullptr, nullptr);
+      ops::kv_append(layout, pages.data(), sequences_view(), device.data(),
+                     device.data() + layout.kv_heads * layout.head_dim, stride, nullptr, nullptr);
     }
     ops::cuda_check(cudaDeviceSynchronize(), "KV4 append");
   }
-  Kv4Sequences sequences_view() const {
+  KvRows sequences_view() const {
     return {static_cast<int>(lengths.size()), max_pages, device_table.data(), device_lengths.data()};
   }
 };
@@ -114,8 +116,7 @@ TEST(Kv4, AppendsTheCodesOfTheCpu) {
                             : cache.values)[i][static_cast<size_t>(head)][static_cast<size_t>(token)];
             const int page =
                 cache.table[i * static_cast<size_t>(cache.max_pages) + static_cast<size_t>(token / 64)];
-            const uint8_t* at =
-                pages.data() + page * cache.layout.page_bytes() + head * cache.layout.head_bytes();
+            const uint8_t* at = pages.data() + page * cache.layout.bytes() + head * cache.layout.head_bytes();
             for (int d = 0; d < head_dim; ++d) {
               const uint8_t byte = at[which * cache.layout.codes_bytes() + token % 64 * head_dim / 2 + d / 2];
               wrong += (d % 2 == 0 ? byte & 15 : byte >> 4) != row.codes[static_cast<size_t>(d)];
@@ -129,40 +130,56 @@ TEST(Kv4, AppendsTheCodesOfTheCpu) {
   }
 }
 
-void expect_attention(int head_dim, int kv_heads, int group, const std::vector<int>& lengths, float offset) {
+enum class Kernel { Decode, Row, Tile };
+
+void expect_attention(Kernel kernel, int head_dim, int kv_heads, int group, const std::vector<int>& lengths,
+                      float offset) {
   SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " group " << group << " offset " << offset);
   const Cache cache({kv_heads, head_dim}, lengths, offset);
   const int heads = kv_heads * group;
   std::mt19937 random(15);
   std::normal_distribution<float> normal;
-  std::vector<__nv_bfloat16> q;
+  std::vector<float> q;
   for (size_t i = 0; i < lengths.size() * static_cast<size_t>(heads * head_dim); ++i)
-    q.push_back(__float2bfloat16(normal(random)));
-  const DeviceBuffer<__nv_bfloat16> device_q(q.data(), q.size());
-  DeviceBuffer<__nv_bfloat16> out(q.size());
+    q.push_back(__half2float(__float2half(normal(random))));
+  const DeviceBuffer<float> device_q(q.data(), q.size());
+  DeviceBuffer<float> out(q.size());
   cudaMemset(out.data(), 0xFF, out.bytes());
-  ops::Kv4Workspace workspace(static_cast<int>(lengths.size()), heads, head_dim);
+  ops::KvWorkspace workspace(static_cast<int>(lengths.size()), heads, head_dim);
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   const int longest = *std::max_element(lengths.begin(), lengths.end());
-  for (int repeat = 0; repeat < 2; ++repeat)  // the counters must be back at zero
-    ops::kv4_decode_attention(cache.layout, cache.pages.data(), cache.sequences_view(), device_q.data(),
-                              heads * head_dim, heads, longest, scale, workspace, out.data(),
-                              heads * head_dim, nullptr);
+  const ops::KvAttention attention{heads,      scale,           0, longest, device_q.data(), heads * head_dim,
+                                   out.data(), heads * head_dim};
+  std::vector<ops::QueryTile> tiles;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    tiles.push_back({static_cast<int>(i), 1, lengths[i] - 1, static_cast<int>(i)});
+  const DeviceBuffer<ops::QueryTile> device_tiles(tiles.data(), tiles.size());
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the counters must be back at zero
+    if (kernel == Kernel::Decode)
+      ops::kv4_decode_attention(cache.layout, cache.pages.data(), cache.sequences_view(), attention,
+                                workspace, nullptr);
+    else if (kernel == Kernel::Row)
+      ops::row_attention(cache.layout, cache.pages.data(), cache.sequences_view(), attention, workspace,
+                         nullptr);
+    else
+      ops::tile_attention(cache.layout, cache.pages.data(), cache.sequences_view(), device_tiles.data(),
+                          static_cast<int>(tiles.size()), attention, nullptr);
+  }
   ops::cuda_check(cudaDeviceSynchronize(), "KV4 attention");
-  std::vector<__nv_bfloat16> got(q.size());
+  std::vector<float> got(q.size());
   out.download(got.data(), got.size());
   int wrong = 0;
   for (size_t i = 0; i < lengths.size(); ++i)
     for (int h = 0; h < heads; ++h) {
       const auto& keys = cache.keys[i][static_cast<size_t>(h / group)];
       const auto& values = cache.values[i][static_cast<size_t>(h / group)];
-      const __nv_bfloat16* query = q.data() + (i * static_cast<size_t>(heads) + static_cast<size_t>(h)) *
-                                                  static_cast<size_t>(head_dim);
+      const float* query = q.data() + (i * static_cast<size_t>(heads) + static_cast<size_t>(h)) *
+                                          static_cast<size_t>(head_dim);
       std::vector<double> p;
       for (const Row& key : keys) {
         double score = 0;
         for (int d = 0; d < head_dim; ++d)
-          score += static_cast<double>(__bfloat162float(query[d])) * key.value(static_cast<size_t>(d));
+          score += static_cast<double>(query[d]) * key.value(static_cast<size_t>(d));
         p.push_back(score * scale);
       }
       const double largest = *std::max_element(p.begin(), p.end());
@@ -175,13 +192,14 @@ void expect_attention(int head_dim, int kv_heads, int group, const std::vector<i
           expected += term;
           magnitude += std::abs(term);
         }
-        const double value = __bfloat162float(
+        const double value =
             got[(i * static_cast<size_t>(heads) + static_cast<size_t>(h)) * static_cast<size_t>(head_dim) +
-                static_cast<size_t>(d)]);
-        // BF16 out rounds by 2^-9, FP16 probabilities by 2^-11 each; scores' FP32 error, about 2^-20 of
-        // |q| |k| (1 + |offset|), moves probabilities by as much.
-        const double slack =
-            0x1p-8 * std::abs(expected) + magnitude * (0x1p-10 + 0x1p-14 * (1 + std::abs(offset)));
+                static_cast<size_t>(d)];
+        // FP16 probabilities round by 2^-11 each, FP16 keys and values (tiles) too; scores' error, about
+        // 2^-20 of |q| |k| (1 + |offset|), with FP16 keys 2^-12 of their terms' root sum of squares, moves
+        // probabilities by as much.
+        const double keys_rounded = kernel == Kernel::Tile ? 0x1p-9 * (1 + std::abs(offset)) : 0;
+        const double slack = magnitude * (0x1p-10 + keys_rounded + 0x1p-14 * (1 + std::abs(offset)));
         if (!(std::abs(value - expected) <= slack) && wrong++ < 3)
           ADD_FAILURE() << "sequence " << i << " head " << h << " column " << d << ": " << value
                         << " instead of " << expected << " +- " << slack;
@@ -191,20 +209,26 @@ void expect_attention(int head_dim, int kv_heads, int group, const std::vector<i
 }
 
 TEST(Kv4, AttendsOverPages) {
-  expect_attention(128, 2, 4, {1, 70, 333, 16}, 0);
-  expect_attention(64, 3, 3, {129, 64, 1000}, 0);
-  expect_attention(256, 1, 8, {200}, 0);
-  expect_attention(128, 1, 1, {65, 300}, 5);
+  for (const Kernel kernel : {Kernel::Decode, Kernel::Row, Kernel::Tile}) {
+    SCOPED_TRACE(static_cast<int>(kernel));
+    expect_attention(kernel, 128, 2, 4, {1, 70, 333, 16}, 0);
+    expect_attention(kernel, 64, 3, 3, {129, 64, 1000}, 0);
+    expect_attention(kernel, 256, 1, 8, {200}, 0);
+    expect_attention(kernel, 128, 1, 1, {65, 300}, 5);
+  }
 }
 
 TEST(Kv4, RefusesWhatItCannotDo) {
-  ops::Kv4Workspace workspace(1, 16, 96);
-  EXPECT_THROW(
-      ops::kv4_append({1, 96}, nullptr, {1, 1, nullptr, nullptr}, nullptr, nullptr, 96, nullptr, nullptr),
-      Error);
-  EXPECT_THROW(ops::kv4_decode_attention({1, 128}, nullptr, {1, 1, nullptr, nullptr}, nullptr, 0, 9, 64, 1,
-                                         workspace, nullptr, 0, nullptr),
+  ops::KvWorkspace workspace(1, 16, 96);
+  const float* none = nullptr;
+  EXPECT_THROW(ops::kv_append({1, 97}, nullptr, {1, 1, nullptr, nullptr}, none, none, 97, nullptr, nullptr),
                Error);
+  EXPECT_THROW(ops::kv4_decode_attention({1, 128}, nullptr, {1, 1, nullptr, nullptr}, {.heads = 9}, workspace,
+                                         nullptr),
+               Error);
+  EXPECT_THROW(
+      ops::kv4_decode_attention({1, 96}, nullptr, {1, 1, nullptr, nullptr}, {.heads = 1}, workspace, nullptr),
+      Error);
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ TEST_P(RecipeAgreement, PerplexityOfEngineAndReference) {
   const Corpus corpus = load_corpus((*shared / "data/text/tinystories/tinystories_val.txt.gz").string());
   const auto tokenizer = load_model_tokenizer(artifact);
   const Protocol protocol = Protocol::parse("token-ppl@512");
-  const auto native = make_scorer(artifact, {"native", 2});
-  const auto reference = make_scorer(artifact, {"reference", 1});
+  const auto native = make_scorer(artifact, {"native", {.threads = 2}});
+  const auto reference = make_scorer(artifact, {"reference", {.threads = 1}});
   // 48 windows: code flips move a window's perplexity by up to about 1 %, and cancel over many
   const PerplexityResult ours = perplexity(*native, *tokenizer, corpus, protocol, 48);
   const PerplexityResult theirs = perplexity(*reference, *tokenizer, corpus, protocol, 48);

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 
+#include "ops/cuda/dependent_launch.h"
 #include "ops/cuda/gpu.h"
-#include "ops/cuda/kv4_cache.h"
+#include "ops/cuda/kv_pages.h"
+#include "ops/cuda/ptx/launch.cuh"
 #include "ops/cuda/ptx/mma.cuh"
 
 namespace quatrain::ops {
@@ -19,18 +21,14 @@ constexpr int kMaxSplits = 64;
 constexpr float kBoost = 64;  // keeps probability * scale in FP16's normal range; scales are below 1,023
 
 struct AttentionParams {
-  Kv4Layout layout;
+  DeviceKvLayout layout;
   const uint8_t* pages;
-  Kv4Sequences sequences;
-  const __nv_bfloat16* q;
-  int64_t q_stride;
+  KvRows rows;
+  KvAttention attention;
   int group;  // query heads of a kv head
-  float scale;
   int splits;
-  float* partial;  // [sequence, kv head, split][kHeads * (head_dim + 2)]
+  float* partial;  // [row, kv head, split][kHeads * (head_dim + 2)]
   int* arrived;
-  __nv_bfloat16* out;
-  int64_t out_stride;
 };
 
 __device__ __forceinline__ uint32_t as_bits(__half2 x) {
@@ -66,18 +64,16 @@ struct Tile {
   uint32_t keys[2][kKeyWords], values[4][kValueWords];
   uint32_t key_scales[2], value_scales[2];
 
-  __device__ void load(const AttentionParams& p, int sequence, int head, int token, int lane) {
-    const int page =
-        __ldg(p.sequences.page_table + sequence * p.sequences.max_pages + token / kKv4PageTokens);
-    const uint8_t* at = p.pages + page * p.layout.page_bytes() + head * p.layout.head_bytes();
-    const int slot = token % kKv4PageTokens, row = lane / 4, column = lane % 4;
+  __device__ void load(const AttentionParams& p, const int32_t* table, int head, int token, int lane) {
+    const uint8_t* at = p.pages + p.layout.at(__ldg(table + token / kKvPageTokens), head);
+    const int slot = token % kKvPageTokens, row = lane / 4, column = lane % 4;
     const uint8_t* values_at = at + p.layout.codes_bytes();
     const auto* pairs = reinterpret_cast<const uint32_t*>(at + 2 * p.layout.codes_bytes()) + slot + row;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       load_words(at + (slot + row + 8 * i) * (kDim / 2) + column * (kDim / 8), keys[i]);
       key_scales[i] = __ldcs(pairs + 8 * i);
-      value_scales[i] = __ldcs(pairs + kKv4PageTokens + 8 * i);
+      value_scales[i] = __ldcs(pairs + kKvPageTokens + 8 * i);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -108,9 +104,10 @@ struct State {
   float largest[2], sum[2], zeros[2];
 };
 
+// Tokens [skip, valid) of the tile count.
 template <int kDim>
 __device__ void attend(const Tile<kDim>& tile, const uint32_t (&q)[kDim / 16][2], const float (&q_sums)[2],
-                       float scale, int valid, int lane, State<kDim>& state) {
+                       float scale, int skip, int valid, int lane, State<kDim>& state) {
   float scores[4] = {0, 0, 0, 0};
 #pragma unroll
   for (int w = 0; w < kDim / 32; ++w) {
@@ -121,11 +118,12 @@ __device__ void attend(const Tile<kDim>& tile, const uint32_t (&q)[kDim / 16][2]
     ptx::mma_half(scores, upper[2], lower[2], upper[3], lower[3], q[2 * w + 1][0], q[2 * w + 1][1]);
   }
   const int row = lane / 4;
+  const auto counts = [&](int i) { return row + 8 * i >= skip && row + 8 * i < valid; };
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t pair = tile.key_scales[i / 2];
-    scores[i] = row + i / 2 * 8 < valid ? scale * scale_of(pair) * (scores[i] - zero_of(pair) * q_sums[i % 2])
-                                        : -INFINITY;
+    scores[i] =
+        counts(i / 2) ? scale * scale_of(pair) * (scores[i] - zero_of(pair) * q_sums[i % 2]) : -INFINITY;
   }
   uint32_t weights[2];  // probability * value scale of tokens `row` and row + 8, two heads a register
   float probabilities[4];
@@ -150,9 +148,9 @@ __device__ void attend(const Tile<kDim>& tile, const uint32_t (&q)[kDim / 16][2]
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float s = row + 8 * i < valid ? scale_of(tile.value_scales[i]) * kBoost : 0.0f;
+    const float s = counts(i) ? scale_of(tile.value_scales[i]) * kBoost : 0.0f;
     const __half2 w = __floats2half2_rn(probabilities[2 * i] * s, probabilities[2 * i + 1] * s);
-    const float z = row + 8 * i < valid ? zero_of(tile.value_scales[i]) : 0.0f;
+    const float z = counts(i) ? zero_of(tile.value_scales[i]) : 0.0f;
     state.zeros[0] =
         fmaf(__low2float(w), z, state.zeros[0]);  // of the rounded weights, so that offsets cancel
     state.zeros[1] = fmaf(__high2float(w), z, state.zeros[1]);
@@ -173,7 +171,7 @@ __device__ void attend(const Tile<kDim>& tile, const uint32_t (&q)[kDim / 16][2]
   }
 }
 
-// One CTA a (sequence, kv head, split); its warps take every fourth tile.
+// One CTA a (row, kv head, split); its warps take every fourth tile.
 template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     attention_kernel(const __grid_constant__ AttentionParams p) {
@@ -181,28 +179,32 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
   __shared__ float shared[kWarps][kRecord];
   __shared__ float weights[kMaxSplits][kHeads];
   __shared__ bool is_last;
+  ptx::allow_next_kernel();
+  ptx::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int split = blockIdx.x % p.splits, pair = blockIdx.x / p.splits;
-  const int head = pair % p.layout.kv_heads, sequence = pair / p.layout.kv_heads;
-  const int length = p.sequences.lengths[sequence];
-  const int tiles = (length + kTile - 1) / kTile;
-  const int first = static_cast<int>(static_cast<int64_t>(tiles) * split / p.splits);
-  const int last = static_cast<int>(static_cast<int64_t>(tiles) * (split + 1) / p.splits);
+  const int head = pair % p.layout.kv_heads, batch_row = pair / p.layout.kv_heads;
+  const int length = p.rows.lengths[batch_row];
+  const int32_t* table = p.rows.pages_of(batch_row);
+  const int begin = p.attention.window > 0 ? max(0, length - p.attention.window) : 0;
+  const int begin_tile = begin / kTile, tiles = (length + kTile - 1) / kTile - begin_tile;
+  const int first = begin_tile + static_cast<int>(static_cast<int64_t>(tiles) * split / p.splits);
+  const int last = begin_tile + static_cast<int>(static_cast<int64_t>(tiles) * (split + 1) / p.splits);
 
   // Key columns of lane c = lane % 4: a quarter; word w's nibbles 0 ... 7 are columns 8 w ... 8 w + 7 of it.
   uint32_t q[kDim / 16][2];
   float q_sums[2] = {0, 0};
   {
     const int query = lane / 4;
-    const __nv_bfloat16* from = p.q + sequence * p.q_stride +
-                                (head * p.group + min(query, p.group - 1)) * kDim + lane % 4 * (kDim / 4);
+    const float* from = p.attention.q + batch_row * p.attention.q_stride +
+                        (head * p.group + min(query, p.group - 1)) * kDim + lane % 4 * (kDim / 4);
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kDim / 32; ++w) {
       __half x[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        x[i] = __float2half_rn(query < p.group ? __bfloat162float(from[8 * w + i]) : 0.0f);
+        x[i] = __float2half_rn(query < p.group ? from[8 * w + i] : 0.0f);
         sum += __half2float(x[i]);
       }
 #pragma unroll
@@ -223,17 +225,18 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     state.sum[h] = state.zeros[h] = 0;
   }
   // Two tiles are always on their way.
-  const float scale = p.scale * 1.44269504f;  // exp2
+  const float scale = p.attention.scale * 1.44269504f;  // exp2
   Tile<kDim> a, b;
   int tile = first + warp;
-  if (tile < last) a.load(p, sequence, head, tile * kTile, lane);
-  if (tile + kWarps < last) b.load(p, sequence, head, (tile + kWarps) * kTile, lane);
+  if (tile < last) a.load(p, table, head, tile * kTile, lane);
+  if (tile + kWarps < last) b.load(p, table, head, (tile + kWarps) * kTile, lane);
   for (; tile < last; tile += 2 * kWarps) {
-    attend<kDim>(a, q, q_sums, scale, length - tile * kTile, lane, state);
-    if (tile + 2 * kWarps < last) a.load(p, sequence, head, (tile + 2 * kWarps) * kTile, lane);
+    attend<kDim>(a, q, q_sums, scale, begin - tile * kTile, length - tile * kTile, lane, state);
+    if (tile + 2 * kWarps < last) a.load(p, table, head, (tile + 2 * kWarps) * kTile, lane);
     if (tile + kWarps >= last) break;
-    attend<kDim>(b, q, q_sums, scale, length - (tile + kWarps) * kTile, lane, state);
-    if (tile + 3 * kWarps < last) b.load(p, sequence, head, (tile + 3 * kWarps) * kTile, lane);
+    attend<kDim>(b, q, q_sums, scale, begin - (tile + kWarps) * kTile, length - (tile + kWarps) * kTile, lane,
+                 state);
+    if (tile + 3 * kWarps < last) b.load(p, table, head, (tile + 3 * kWarps) * kTile, lane);
   }
 
   // Sums over the tokens of other lanes, then a record a warp: [head][column], sums, largest scores.
@@ -261,7 +264,7 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
   __syncthreads();
 
   const auto store = [&](int query, int column, float value) {
-    p.out[sequence * p.out_stride + (head * p.group + query) * kDim + column] = __float2bfloat16(value);
+    p.attention.out[batch_row * p.attention.out_stride + (head * p.group + query) * kDim + column] = value;
   };
   float* own = p.partial + static_cast<int64_t>(blockIdx.x) * kRecord;
   for (int i = threadIdx.x; i < p.group * kDim; i += kWarps * 32) {
@@ -323,51 +326,52 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
 
 }  // namespace
 
-Kv4Workspace::Kv4Workspace(int sequences, int query_heads, int head_dim) : processors(gpu_processors()) {
-  // Splits stop once the CTAs fill the GPU four times over.
-  const size_t pairs = static_cast<size_t>(sequences) * static_cast<size_t>(query_heads);
-  const size_t records = std::max<size_t>(pairs, static_cast<size_t>(processors) * 8);
-  partial = DeviceBuffer<float>(records * kHeads * static_cast<size_t>(head_dim + 2));
-  arrived = DeviceBuffer<int>(pairs);
+KvWorkspace::KvWorkspace(int rows, int query_heads, int head_dim) : processors(gpu_processors()) {
+  // Sequences are split only until the CTAs fill the GPU, eight an SM at most.
+  partial =
+      DeviceBuffer<float>(static_cast<size_t>(processors) * 8 * kHeads * static_cast<size_t>(head_dim + 2));
+  arrived = DeviceBuffer<int>(static_cast<size_t>(rows) * static_cast<size_t>(query_heads));
 }
 
-void kv4_decode_attention(const Kv4Layout& layout, const uint8_t* pages, const Kv4Sequences& sequences,
-                          const __nv_bfloat16* q, int64_t q_stride, int query_heads, int max_length,
-                          float scale, Kv4Workspace& workspace, __nv_bfloat16* out, int64_t out_stride,
-                          cudaStream_t stream) {
-  require(layout.head_dim == 64 || layout.head_dim == 128 || layout.head_dim == 256,
-          "KV4 attention: heads of {} columns; it takes 64, 128 or 256", layout.head_dim);
-  const int group = query_heads / std::max(layout.kv_heads, 1);
-  require(layout.kv_heads > 0 && query_heads % layout.kv_heads == 0 && group >= 1 && group <= kHeads,
-          "KV4 attention: {} query heads over {} kv heads; it takes 1 to {} each", query_heads,
-          layout.kv_heads, kHeads);
-  if (sequences.sequences == 0) return;
-  const int pairs = sequences.sequences * layout.kv_heads;
+bool kv4_decode_fits(const DeviceKvLayout& layout, int heads) {
+  const int dim = layout.head_dim;
+  return layout.bits == 4 && layout.groups() == 1 && (dim == 64 || dim == 128 || dim == 256) &&
+         layout.kv_heads > 0 && heads % layout.kv_heads == 0 && heads > 0 &&
+         heads / layout.kv_heads <= kHeads;
+}
+
+void kv4_decode_attention(const DeviceKvLayout& layout, const uint8_t* pages, const KvRows& rows,
+                          const KvAttention& attention, KvWorkspace& workspace, cudaStream_t stream) {
+  require(
+      kv4_decode_fits(layout, attention.heads),
+      "KV4 attention: {} query heads over {} kv heads of {} columns ({} bits, {} groups); it takes 1 to {} "
+      "each, heads of 64, 128 or 256 columns, 4 bits and one group",
+      attention.heads, layout.kv_heads, layout.head_dim, layout.bits, layout.groups(), kHeads);
+  if (rows.rows == 0) return;
+  const int pairs = rows.rows * layout.kv_heads;
   // As many CTAs as run at once, but at least two tiles a warp each.
   const int slots = workspace.processors * (layout.head_dim == 256 ? 2 : 4);
-  const int splits = std::clamp(std::min(slots / pairs, max_length / (2 * kWarps * kTile)), 1, kMaxSplits);
+  const int length =
+      attention.window > 0 ? std::min(attention.max_length, attention.window) : attention.max_length;
+  const int splits = std::clamp(std::min(slots / pairs, length / (2 * kWarps * kTile)), 1, kMaxSplits);
   const AttentionParams params{layout,
                                pages,
-                               sequences,
-                               q,
-                               q_stride,
-                               group,
-                               scale,
+                               rows,
+                               attention,
+                               attention.heads / layout.kv_heads,
                                splits,
                                workspace.partial.data(),
-                               workspace.arrived.data(),
-                               out,
-                               out_stride};
+                               workspace.arrived.data()};
   require(static_cast<size_t>(pairs) <= workspace.arrived.size() &&
-              static_cast<size_t>(pairs) * static_cast<size_t>(splits) *
-                      static_cast<size_t>(kHeads * (layout.head_dim + 2)) <=
-                  workspace.partial.size(),
-          "KV4 attention: {} sequences exceed the workspace", sequences.sequences);
+              (splits == 1 || static_cast<size_t>(pairs) * static_cast<size_t>(splits) *
+                                      static_cast<size_t>(kHeads * (layout.head_dim + 2)) <=
+                                  workspace.partial.size()),
+          "KV4 attention: {} rows exceed the workspace", rows.rows);
   const auto kernel = layout.head_dim == 64    ? attention_kernel<64>
                       : layout.head_dim == 128 ? attention_kernel<128>
                                                : attention_kernel<256>;
-  kernel<<<static_cast<unsigned>(pairs * splits), kWarps * 32, 0, stream>>>(params);
-  cuda_check(cudaGetLastError(), "KV4 attention");
+  launch_dependent(kernel, static_cast<unsigned>(pairs * splits), kWarps * 32, 0, stream, "KV4 attention",
+                   params);
 }
 
 }  // namespace quatrain::ops

@@ -13,12 +13,15 @@ enum class Source { Plain, RmsNorm, SiluMul };
 // A thread holds kVector neighbouring columns at a time: a 16-byte load of BF16, and groups end at lanes.
 constexpr int kVector = 8;
 constexpr int kMaxThreads = 1024;
+constexpr int kThreadsOfPart = 128;  // of 1,024 columns: a multiple of groups and transforms that are no row
 
 struct RowParams {
   const float* gain;
   float epsilon;
   int width, group, groups, bits, hadamard;
-  bool symmetric;
+  bool symmetric, gelu;
+  const float* add;
+  float* sum;
   unsigned long long* bad;
   int8_t* codes;
   float* scale;
@@ -111,7 +114,7 @@ __device__ void hadamard(float (&x)[kPasses][kVector], int order, int width, flo
   }
 }
 
-// One block a token; a thread holds kPasses vectors of the row.
+// One block a token, or a part of one; a thread holds kPasses vectors of the row.
 template <typename T, Source kSource, int kPasses>
 __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowParams p) {
   extern __shared__ float transform[];
@@ -119,6 +122,7 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
   const int64_t token = blockIdx.x;
+  const int first_column = blockIdx.y * kPasses * blockDim.x * kVector;
   const T* row = x + token * p.stride;
   const bool aligned = p.stride % kVector == 0 && (reinterpret_cast<uintptr_t>(x) & 15) == 0 &&
                        (kSource != Source::SiluMul || p.width % kVector == 0);
@@ -126,13 +130,27 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   float squares = 0;
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
-    const int column = (pass * blockDim.x + threadIdx.x) * kVector;
+    const int column = first_column + (pass * blockDim.x + threadIdx.x) * kVector;
     load(row, column, p.width, aligned, v[pass]);
     if constexpr (kSource == Source::SiluMul) {
       float up[kVector];
       load(row + p.width, column, p.width, aligned, up);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) v[pass][i] = v[pass][i] / (1.0f + __expf(-v[pass][i])) * up[i];
+      for (int i = 0; i < kVector; ++i) {
+        const float gate = v[pass][i];
+        // GELU: g / 2 (1 + tanh(u)) = g / (1 + e^-2u), u = sqrt(2 / pi) (g + 0.044715 g^3).
+        const float power = p.gelu ? -1.5957691216f * fmaf(0.044715f * gate * gate, gate, gate) : -gate;
+        v[pass][i] = gate / (1.0f + expf(power)) * up[i];
+      }
+    }
+    if (kSource == Source::RmsNorm && p.add != nullptr && column < p.width) {
+      float more[kVector];
+      load(p.add + token * p.width, column, p.width, p.width % kVector == 0, more);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        v[pass][i] += more[i];
+        if (column + i < p.width) p.sum[token * p.width + column + i] = v[pass][i];
+      }
     }
 #pragma unroll
     for (int i = 0; i < kVector; ++i) squares = fmaf(v[pass][i], v[pass][i], squares);
@@ -141,11 +159,21 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   if constexpr (kSource == Source::RmsNorm) {
     squares = block_reduce(squares, reduced, [](float a, float b) { return a + b; });
     factor = rsqrtf(squares / static_cast<float>(p.width) + p.epsilon);
+    if (p.bad != nullptr && !isfinite(squares)) {
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const int column = first_column + (pass * blockDim.x + threadIdx.x) * kVector + i;
+          if (column < p.width && (column + 1 == p.width || !isfinite(v[pass][i])))
+            atomicMin(p.bad, static_cast<unsigned long long>(token * p.width + column));
+        }
+    }
   }
   if (kSource == Source::RmsNorm || p.gain != nullptr) {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int column = (pass * blockDim.x + threadIdx.x) * kVector;
+      const int column = first_column + (pass * blockDim.x + threadIdx.x) * kVector;
       float gain[kVector] = {1, 1, 1, 1, 1, 1, 1, 1};
       if (p.gain != nullptr) load(p.gain, column, p.width, true, gain);
 #pragma unroll
@@ -182,7 +210,7 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   float row_low = INFINITY, row_high = -INFINITY;
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
-    const int column = (pass * blockDim.x + threadIdx.x) * kVector;
+    const int column = first_column + (pass * blockDim.x + threadIdx.x) * kVector;
     float low = INFINITY, high = -INFINITY, poison = 0;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -191,7 +219,7 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
       low = fminf(low, v[pass][i]);
       high = fmaxf(high, v[pass][i]);
     }
-    if (p.bad != nullptr && poison != 0)
+    if (p.bad != nullptr && kSource != Source::RmsNorm && poison != 0)
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
         if (column + i < p.width && !isfinite(v[pass][i]))
@@ -212,7 +240,7 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   const DeviceGroup group = quantize_group_device(row_low, row_high, p.bits, p.symmetric, p.group > 256);
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
-    const int column = (pass * blockDim.x + threadIdx.x) * kVector;
+    const int column = first_column + (pass * blockDim.x + threadIdx.x) * kVector;
     if (column < p.width) write(v[pass], column, group);
   }
 }
@@ -231,11 +259,16 @@ void run(const T* x, int64_t stride, float epsilon, const RowOptions& options, D
           "GPU quantiser: a Hadamard transform of order {} over {} columns; it takes powers of two from {} "
           "that divide them",
           order, out.width, kVector);
+  require(options.add == nullptr || (kSource == Source::RmsNorm && options.sum != nullptr),
+          "GPU quantiser: an addition needs an RMSNorm after it and a place for the sums");
   const int64_t vectors = (out.width + kVector - 1) / kVector;
   require(vectors <= 4 * kMaxThreads, "GPU quantiser: rows of {} values; it takes up to {}", out.width,
           4 * kMaxThreads * kVector);
-  const int passes = vectors <= kMaxThreads / 2 ? 1 : vectors <= 2 * kMaxThreads ? 2 : 4;
-  const auto threads = static_cast<unsigned>(((vectors + passes - 1) / passes + 31) / 32 * 32);
+  // Where nothing spans a row, several blocks share it: one token fills the GPU sooner.
+  const bool shared_row = kSource != Source::RmsNorm && out.groups > 1 && order <= kThreadsOfPart;
+  const int passes = shared_row || vectors <= kMaxThreads / 2 ? 1 : vectors <= 2 * kMaxThreads ? 2 : 4;
+  const auto threads = shared_row ? static_cast<unsigned>(kThreadsOfPart)
+                                  : static_cast<unsigned>(((vectors + passes - 1) / passes + 31) / 32 * 32);
   const RowParams params{options.gain,
                          epsilon,
                          static_cast<int>(out.width),
@@ -244,6 +277,9 @@ void run(const T* x, int64_t stride, float epsilon, const RowOptions& options, D
                          policy.bits,
                          order,
                          policy.symmetric,
+                         options.gelu,
+                         options.add,
+                         options.sum,
                          options.bad,
                          out.codes.data(),
                          out.scale.data(),
@@ -261,7 +297,8 @@ void run(const T* x, int64_t stride, float epsilon, const RowOptions& options, D
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
         "quantiser: shared memory");
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(out.tokens));
+  config.gridDim = dim3(static_cast<unsigned>(out.tokens),
+                        static_cast<unsigned>((vectors + threads * passes - 1) / (threads * passes)));
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared;
   config.stream = stream;

@@ -35,4 +35,20 @@ __device__ __forceinline__ uint32_t transpose_halves(uint32_t a) {
   return d;
 }
 
+/// Four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8 i ... 8 i + 7 name the rows (16 bytes)
+/// of matrix i, lane l gets elements 2 (l % 4) + {0, 1} of row l / 4 of each. With kTranspose, of column l
+/// / 4.
+template <bool kTranspose>
+__device__ __forceinline__ void load_matrices(uint32_t (&d)[4], const void* row) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTranspose)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(at));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(at));
+}
+
 }  // namespace quatrain::ops::ptx

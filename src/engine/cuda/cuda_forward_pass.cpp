@@ -1,0 +1,464 @@
+#include "engine/cuda/cuda_forward_pass.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+#include "engine/expert_routing.h"
+#include "ops/cuda/rotate_heads.h"
+
+namespace quatrain {
+namespace {
+
+constexpr int64_t kLeastTile = 8;  // shorter slices run token by token
+constexpr int64_t kLogitBytes = 64 << 20;
+constexpr int64_t kGraphRows = 256;  // of the widest pass that becomes a graph
+constexpr int64_t kLeastPages = 4;   // of a row of the page table, so that graphs are few
+constexpr unsigned long long kGood = ~0ull;
+
+int64_t longest_row(const ModelConfig& config, const CudaModel& model) {
+  int64_t widest = 0;
+  for (const CudaLayer& layer : model.layers)
+    for (const CudaMlp& mlp : layer.experts) widest = std::max(widest, mlp.gate_up.outputs());
+  return std::max(widest, config.hidden);
+}
+
+}  // namespace
+
+PinnedBuffer::PinnedBuffer(size_t bytes) {
+  ops::cuda_check(cudaMallocHost(&data_, std::max<size_t>(bytes, 8)), "cudaMallocHost");
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  cudaFreeHost(data_);
+}
+
+CudaForwardPass::CudaForwardPass(const CudaModel& model, CudaScratch& scratch, int64_t context)
+    : model_(model),
+      config_(model.config),
+      scratch_(scratch),
+      stream_(scratch.stream()),
+      max_rows_(scratch.rows()),
+      max_pages_(std::max(kLeastPages, (context + ops::kKvPageTokens - 1) / ops::kKvPageTokens)),
+      graphs_(std::none_of(model.layers.begin(), model.layers.end(),
+                           [](const CudaLayer& layer) { return layer.router.has_value(); })),
+      kv_workspace_(static_cast<int>(max_rows_), static_cast<int>(config_.heads),
+                    static_cast<int>(config_.head_dim)),
+      staged_(static_cast<size_t>(max_rows_ * (3 + 4 + max_pages_)) * 4),
+      pinned_bad_((static_cast<size_t>(config_.layers) * kSites + 1) * 8),
+      pinned_indices_(static_cast<size_t>(max_rows_) * 8),
+      logit_rows_(std::min(max_rows_, std::max<int64_t>(64, kLogitBytes / (4 * config_.vocabulary)))) {
+  const auto floats = [&](int64_t width) {
+    return ops::DeviceBuffer<float>(static_cast<size_t>(max_rows_ * width));
+  };
+  int64_t qkv = 0;
+  for (const CudaLayer& layer : model.layers) qkv = std::max(qkv, layer.qkv.outputs());
+  hidden_ = floats(config_.hidden);
+  delta_ = floats(config_.hidden);
+  qkv_ = floats(qkv);
+  attended_ = floats(config_.query_width());
+  gate_up_ = floats(longest_row(config_, model));
+  if (!graphs_) {
+    normed_ = floats(config_.hidden);
+    expert_in_ = floats(config_.hidden);
+    expert_out_ = floats(config_.hidden);
+    router_logits_ = floats(config_.moe.experts);
+    expert_weights_ = floats(1);
+  }
+  const auto logit_rows = static_cast<size_t>(logit_rows_);
+  head_in_ = ops::DeviceBuffer<float>(logit_rows * static_cast<size_t>(config_.hidden));
+  logits_ = ops::DeviceBuffer<float>(logit_rows * static_cast<size_t>(config_.vocabulary));
+  inputs_ = ops::DeviceBuffer<int32_t>(static_cast<size_t>(max_rows_ * (3 + 4 + max_pages_)));
+  indices_ = ops::DeviceBuffer<int32_t>(static_cast<size_t>(max_rows_));
+  bad_ = ops::DeviceBuffer<unsigned long long>(static_cast<size_t>(config_.layers) * kSites + 1);
+
+  const auto rope = [&](Rope& to, const RopeConfig& from) {
+    const std::vector<float> frequencies = from.inverse_frequencies(config_.head_dim);
+    to.half = std::ssize(frequencies);
+    to.scale = from.attention_scale();
+    to.frequencies = ops::DeviceBuffer<float>(frequencies.data(), frequencies.size());
+    to.cosine = floats(to.half);
+    to.sine = floats(to.half);
+  };
+  rope(rope_, config_.rope);
+  if (std::any_of(model.layers.begin(), model.layers.end(),
+                  [](const CudaLayer& layer) { return layer.window > 0; }))
+    rope(local_rope_, config_.local_rope);
+}
+
+CudaForwardPass::~CudaForwardPass() {
+  cudaStreamSynchronize(stream_);
+  for (auto& [shape, graph] : pass_graphs_)
+    if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
+}
+
+// The inputs lie one after the other: tokens, lengths and sequence of every row, tiles, page table.
+CudaForwardPass::Shape CudaForwardPass::stage(std::span<const Slice> slices, int64_t ahead) {
+  settle();  // the last pass may still read its inputs
+  const bool tiled = std::all_of(model_.layers.begin(), model_.layers.end(),
+                                 [](const CudaLayer& layer) { return ops::tile_attention_fits(layer.kv); });
+  const auto is_tile = [&](const Slice& slice) { return tiled && std::ssize(slice.tokens) >= kLeastTile; };
+  Shape shape;
+  shape.sequences = std::ssize(slices);
+  int64_t longest = 0;
+  for (const Slice& slice : slices) {
+    const int64_t count = std::ssize(slice.tokens);
+    shape.rows += count;
+    if (is_tile(slice))
+      shape.tiles += (count + int64_t{ops::kQueryTile} - 1) / int64_t{ops::kQueryTile};
+    else
+      shape.singles += count;
+    longest = std::max(longest, slice.position + count + ahead);
+  }
+  const int64_t pages = (longest + ops::kKvPageTokens - 1) / ops::kKvPageTokens;
+  shape.max_pages = std::min(
+      max_pages_, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(pages, kLeastPages)))));
+
+  auto* tokens = staged_.as<int32_t>();
+  int32_t* lengths = tokens + shape.rows;
+  int32_t* sequence_of = lengths + shape.rows;
+  int32_t* tiles = sequence_of + shape.rows;
+  int32_t* table = tiles + 4 * shape.tiles;
+  row_of_token_.clear();
+  position_.assign(static_cast<size_t>(shape.rows), 0);
+  int64_t single = 0, tile_row = shape.singles, tile = 0, counted = 0;
+  for (int64_t s = 0; s < shape.sequences; ++s) {
+    const Slice& slice = slices[static_cast<size_t>(s)];
+    const int64_t count = std::ssize(slice.tokens);
+    int64_t& next = is_tile(slice) ? tile_row : single;
+    if (is_tile(slice))
+      for (int64_t first = 0; first < count; first += int64_t{ops::kQueryTile}, ++tile) {
+        const ops::QueryTile entry{static_cast<int32_t>(next + first),
+                                   static_cast<int32_t>(std::min(int64_t{ops::kQueryTile}, count - first)),
+                                   static_cast<int32_t>(slice.position + first), static_cast<int32_t>(s)};
+        std::copy_n(reinterpret_cast<const int32_t*>(&entry), 4, tiles + 4 * tile);
+      }
+    for (int64_t t = 0; t < count; ++t, ++next, ++counted) {
+      tokens[next] = slice.tokens[static_cast<size_t>(t)];
+      lengths[next] = static_cast<int32_t>(slice.position + t + 1);
+      sequence_of[next] = static_cast<int32_t>(s);
+      row_of_token_.push_back(next);
+      position_[static_cast<size_t>(next)] = slice.position + t;
+    }
+    const std::vector<std::byte*>& pages_of = slice.sequence->pages;
+    for (int64_t i = 0; i < std::min(shape.max_pages, std::ssize(pages_of)); ++i)
+      table[s * shape.max_pages + i] = static_cast<int32_t>(
+          (reinterpret_cast<uint8_t*>(pages_of[static_cast<size_t>(i)]) - pages_) / model_.page_bytes);
+    for (int64_t i = std::ssize(pages_of); i < shape.max_pages; ++i) table[s * shape.max_pages + i] = 0;
+  }
+  return shape;
+}
+
+void CudaForwardPass::upload(const Shape& shape) {
+  tokens_ = inputs_.data();
+  lengths_ = tokens_ + shape.rows;
+  sequence_of_ = lengths_ + shape.rows;
+  tiles_ = reinterpret_cast<const ops::QueryTile*>(sequence_of_ + shape.rows);
+  table_ = sequence_of_ + shape.rows + 4 * shape.tiles;
+  const int64_t count = 3 * shape.rows + 4 * shape.tiles + shape.sequences * shape.max_pages;
+  ops::cuda_check(cudaMemcpyAsync(inputs_.data(), staged_.as<int32_t>(), static_cast<size_t>(count) * 4,
+                                  cudaMemcpyHostToDevice, stream_),
+                  "copy of a pass's inputs");
+  ops::cuda_check(cudaMemsetAsync(bad_.data(), 0xFF, bad_.bytes(), stream_), "cudaMemset");
+}
+
+void CudaForwardPass::enqueue(const Shape& shape) {
+  const int64_t rows = shape.rows;
+  model_.embedding.look_up(tokens_, rows, config_.embedding_scale, hidden_.data(), stream_);
+  for (Rope* rope : {&rope_, &local_rope_})
+    ops::rope_factors(lengths_, rows, rope->frequencies.data(), rope->half, rope->scale, rope->cosine.data(),
+                      rope->sine.data(), stream_);
+  for (int64_t index = 0; index < config_.layers; ++index) {
+    const CudaLayer& layer = model_.layers[static_cast<size_t>(index)];
+    attend(layer, index, shape);
+    run_mlp(layer, index, shape);
+  }
+  ops::add_values(hidden_.data(), delta_.data(), rows * config_.hidden, stream_);
+  ops::cuda_check(cudaMemcpyAsync(pinned_bad_.as<unsigned long long>(), bad_.data(), bad_.bytes(),
+                                  cudaMemcpyDeviceToHost, stream_),
+                  "copy of the checks");
+}
+
+void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape& shape) {
+  const int64_t rows = shape.rows, width = layer.qkv.outputs(), query_width = config_.query_width();
+  LinearInput input;
+  input.kind = LinearInput::Kind::Norm;
+  input.x = hidden_.data();
+  input.stride = config_.hidden;
+  input.add = index == 0 ? nullptr : delta_.data();
+  input.epsilon = config_.norm_epsilon;
+  input.bad = site(index, kInputNorm);
+  layer.qkv.run(input, rows, qkv_.data(), width, scratch_);
+
+  const Rope& rope = layer.window > 0 ? local_rope_ : rope_;
+  ops::HeadRotation rotation;
+  rotation.heads = config_.heads;
+  rotation.kv_heads = config_.kv_heads;
+  rotation.head_dim = config_.head_dim;
+  rotation.query_norm = layer.query_norm.data();
+  rotation.key_norm = layer.key_norm.data();
+  rotation.epsilon = config_.norm_epsilon;
+  rotation.half = rope.half;
+  rotation.cosine = rope.cosine.data();
+  rotation.sine = rope.sine.data();
+  rotation.hadamard_signs = layer.key_signs.data();
+  ops::rotate_heads(rotation, qkv_.data(), rows, width, stream_);
+  if (layer.key_hadamard) layer.key_hadamard->apply(qkv_.data(), rows, width, stream_);
+  if (layer.key_matrices) layer.key_matrices->apply(qkv_.data(), rows, width, stream_);
+
+  ops::KvRows kv_rows{static_cast<int>(rows), static_cast<int>(shape.max_pages), table_, lengths_,
+                      sequence_of_};
+  const float* key = qkv_.data() + query_width;
+  ops::kv_append(layer.kv, pages_, kv_rows, key, key + config_.kv_width(), width, site(index, kKv), stream_);
+
+  ops::KvAttention attention;
+  attention.heads = static_cast<int>(config_.heads);
+  attention.scale = config_.attention_scale;
+  attention.window = static_cast<int>(layer.window);
+  attention.max_length = static_cast<int>(shape.max_pages * ops::kKvPageTokens);
+  attention.q = qkv_.data();
+  attention.q_stride = width;
+  attention.out = attended_.data();
+  attention.out_stride = query_width;
+  ops::tile_attention(layer.kv, pages_, kv_rows, tiles_, static_cast<int>(shape.tiles), attention, stream_);
+  kv_rows.rows = static_cast<int>(shape.singles);
+  if (ops::kv4_decode_fits(layer.kv, attention.heads))
+    ops::kv4_decode_attention(layer.kv, pages_, kv_rows, attention, kv_workspace_, stream_);
+  else
+    ops::row_attention(layer.kv, pages_, kv_rows, attention, kv_workspace_, stream_);
+
+  LinearInput output;
+  output.x = attended_.data();
+  output.stride = query_width;
+  output.bad = site(index, kOutputInput);
+  layer.output.run(output, rows, delta_.data(), config_.hidden, scratch_);
+  if (layer.attention_out_norm.size() > 0)
+    ops::rms_norm_rows<float>(delta_.data(), nullptr, nullptr, rows, config_.hidden,
+                              layer.attention_out_norm.data(), config_.norm_epsilon, delta_.data(),
+                              site(index, kAttentionOut), stream_);
+}
+
+void CudaForwardPass::run_mlp(const CudaLayer& layer, int64_t index, const Shape& shape) {
+  if (layer.router) {
+    run_experts(layer, index, shape);
+  } else {
+    LinearInput input;
+    input.kind = LinearInput::Kind::Norm;
+    input.x = hidden_.data();
+    input.stride = config_.hidden;
+    input.add = delta_.data();
+    input.epsilon = config_.norm_epsilon;
+    input.bad = site(index, kMlpNorm);
+    run_expert(layer.experts.front(), input, shape.rows, delta_.data(), site(index, kDownInput));
+  }
+  if (layer.mlp_out_norm.size() > 0)
+    ops::rms_norm_rows<float>(delta_.data(), nullptr, nullptr, shape.rows, config_.hidden,
+                              layer.mlp_out_norm.data(), config_.norm_epsilon, delta_.data(),
+                              site(index, kMlpOut), stream_);
+}
+
+void CudaForwardPass::run_expert(const CudaMlp& mlp, const LinearInput& input, int64_t rows, float* out,
+                                 unsigned long long* bad) {
+  mlp.gate_up.run(input, rows, gate_up_.data(), mlp.gate_up.outputs(), scratch_);
+  LinearInput gated;
+  gated.kind = LinearInput::Kind::Gate;
+  gated.x = gate_up_.data();
+  gated.stride = mlp.gate_up.outputs();
+  gated.gelu = config_.activation == Activation::GeluTanh;
+  gated.bad = bad;
+  mlp.down.run(gated, rows, out, config_.hidden, scratch_);
+}
+
+// The router's choice is the host's. Experts in index order, each over the tokens that chose it, so that a
+// token's sum has one order.
+void CudaForwardPass::run_experts(const CudaLayer& layer, int64_t index, const Shape& shape) {
+  const int64_t rows = shape.rows, width = config_.hidden, experts = config_.moe.experts;
+  ops::rms_norm_rows<float>(hidden_.data(), delta_.data(), hidden_.data(), rows, width, layer.mlp_norm.data(),
+                            config_.norm_epsilon, normed_.data(), site(index, kMlpNorm), stream_);
+  const void* input = normed_.data();
+  if (layer.router->bf16()) {
+    ops::copy_rows(normed_.data(), rows, width, width, scratch_.halves(), stream_);
+    input = scratch_.halves();
+  }
+  layer.router->multiply(scratch_.cublas(), input, rows, router_logits_.data(), experts, stream_);
+  std::vector<float> logits(static_cast<size_t>(rows * experts));
+  ops::cuda_check(cudaMemcpyAsync(logits.data(), router_logits_.data(), logits.size() * 4,
+                                  cudaMemcpyDeviceToHost, stream_),
+                  "copy of the router's logits");
+  ops::cuda_check(cudaStreamSynchronize(stream_), "routing");
+  const ExpertRouting routing = route_to_experts(logits, config_.moe, fmt::format("layer {}", index));
+  ops::cuda_check(cudaMemsetAsync(delta_.data(), 0, static_cast<size_t>(rows * width) * 4, stream_),
+                  "cudaMemset");
+  for (size_t expert = 0; expert < layer.experts.size(); ++expert) {
+    const std::vector<RoutedToken>& tokens = routing[expert];
+    if (tokens.empty()) continue;
+    std::vector<int32_t> index_of;
+    std::vector<float> weight_of;
+    for (const RoutedToken& token : tokens) {
+      index_of.push_back(static_cast<int32_t>(token.row));
+      weight_of.push_back(token.weight);
+    }
+    // Copies from pageable memory have left it when the call returns.
+    ops::cuda_check(cudaMemcpyAsync(indices_.data(), index_of.data(), index_of.size() * 4,
+                                    cudaMemcpyHostToDevice, stream_),
+                    "copy of a routing");
+    ops::cuda_check(cudaMemcpyAsync(expert_weights_.data(), weight_of.data(), weight_of.size() * 4,
+                                    cudaMemcpyHostToDevice, stream_),
+                    "copy of a routing");
+    const int64_t count = std::ssize(tokens);
+    ops::gather_rows(normed_.data(), indices_.data(), count, width, expert_in_.data(), stream_);
+    LinearInput plain;
+    plain.x = expert_in_.data();
+    plain.stride = width;
+    plain.bad = site(index, kMlpNorm);
+    run_expert(layer.experts[expert], plain, count, expert_out_.data(), site(index, kDownInput));
+    ops::scatter_add_rows(expert_out_.data(), indices_.data(), expert_weights_.data(), count, width,
+                          delta_.data(), stream_);
+  }
+}
+
+cudaGraphExec_t CudaForwardPass::capture(const std::function<void()>& queue) {
+  cudaGraph_t graph = nullptr;
+  ops::cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
+  try {
+    queue();
+  } catch (...) {
+    cudaStreamEndCapture(stream_, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  ops::cuda_check(cudaStreamEndCapture(stream_, &graph), "capture");
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  ops::cuda_check(code, "cudaGraphInstantiate");
+  return exec;
+}
+
+void CudaForwardPass::run(std::span<const Slice> slices) {
+  const Shape shape = stage(slices, 0);
+  pending_ = true;
+  const auto queue = [&] {
+    upload(shape);
+    enqueue(shape);
+  };
+  if (!graphs_ || shape.tiles > 0 || shape.rows > kGraphRows || shape.rows != shape.sequences) return queue();
+  Graph& graph = pass_graphs_[shape];
+  // The first pass of a shape sets kernels and libraries up, which a capture must not.
+  if (graph.uses++ == 0) return queue();
+  if (graph.exec == nullptr) graph.exec = capture(queue);
+  ops::cuda_check(cudaGraphLaunch(graph.exec, stream_), "cudaGraphLaunch");
+}
+
+void CudaForwardPass::head(const float* hidden, int64_t rows, float* out) {
+  LinearInput input;
+  input.kind = LinearInput::Kind::Norm;
+  input.x = const_cast<float*>(hidden);  // nothing is added to it
+  input.stride = config_.hidden;
+  input.epsilon = config_.norm_epsilon;
+  input.bad = site(config_.layers, 0);
+  model_.head.run(input, rows, out, config_.vocabulary, scratch_);
+}
+
+void CudaForwardPass::logits(std::span<const int64_t> rows, float* out) {
+  pending_ = true;
+  for (int64_t first = 0; first < std::ssize(rows); first += logit_rows_) {
+    const int64_t count = std::min(logit_rows_, std::ssize(rows) - first);
+    auto* indices = pinned_indices_.as<int32_t>();
+    ops::cuda_check(cudaStreamSynchronize(stream_), "a forward pass");  // the indices may still be read
+    for (int64_t i = 0; i < count; ++i)
+      indices[i] =
+          static_cast<int32_t>(row_of_token_[static_cast<size_t>(rows[static_cast<size_t>(first + i)])]);
+    ops::cuda_check(cudaMemcpyAsync(indices_.data(), indices, static_cast<size_t>(count) * 4,
+                                    cudaMemcpyHostToDevice, stream_),
+                    "copy of row numbers");
+    ops::gather_rows(hidden_.data(), indices_.data(), count, config_.hidden, head_in_.data(), stream_);
+    head(head_in_.data(), count, logits_.data());
+    ops::cuda_check(
+        cudaMemcpyAsync(out + first * config_.vocabulary, logits_.data(),
+                        static_cast<size_t>(count * config_.vocabulary) * 4, cudaMemcpyDeviceToHost, stream_),
+        "copy of logits");
+  }
+  ops::cuda_check(cudaMemcpyAsync(pinned_bad_.as<unsigned long long>(), bad_.data(), bad_.bytes(),
+                                  cudaMemcpyDeviceToHost, stream_),
+                  "copy of the checks");
+  settle();
+}
+
+void CudaForwardPass::settle() {
+  if (!pending_) return;
+  pending_ = false;
+  ops::cuda_check(cudaStreamSynchronize(stream_), "a forward pass");
+  const auto* bad = pinned_bad_.as<unsigned long long>();
+  for (size_t i = 0; i < bad_.size(); ++i)
+    if (bad[i] != kGood) report(i, bad[i]);
+}
+
+void CudaForwardPass::report(size_t site, unsigned long long value) const {
+  const auto layer = static_cast<int64_t>(site) / kSites;
+  const auto which = static_cast<int>(static_cast<int64_t>(site) % kSites);
+  const std::string at = fmt::format("layer {}", layer);
+  const auto position = [&](unsigned long long row) -> int64_t {
+    return row < position_.size() ? position_[static_cast<size_t>(row)] : -1;
+  };
+  if (which == kKv && layer < config_.layers) {
+    const auto heads = static_cast<unsigned long long>(config_.kv_heads);
+    fail(
+        "layer {}: a key or value of KV head {} at position {} is NaN, infinite or too large for FP16; the "
+        "weights or the quantisation are broken",
+        layer, value % heads, position(value / heads));
+  }
+  const auto width = static_cast<unsigned long long>(
+      which == kOutputInput ? config_.query_width()
+      : which == kDownInput && layer < config_.layers
+          ? model_.layers[static_cast<size_t>(layer)].experts.front().down.inputs()
+          : config_.hidden);
+  const std::string where = which == kInputNorm
+                                ? layer == 0 ? "embedding" : fmt::format("layer {} MLP", layer - 1)
+                            : which == kOutputInput  ? at + " attention output"
+                            : which == kAttentionOut ? at + " attention"
+                            : which == kMlpNorm      ? at + " attention"
+                            : which == kDownInput    ? at + " gated activation"
+                                                     : at + " MLP";
+  fail(
+      "{}: the hidden state of the token at position {} is NaN, infinite or too large to square in FP32, "
+      "first in channel {}; the weights or the quantisation are broken",
+      where, position(value / width), value % width);
+}
+
+std::vector<int32_t> CudaForwardPass::greedy(std::span<const Slice> slices, int64_t steps) {
+  const Shape shape = stage(slices, steps);
+  require(graphs_ && shape.rows == shape.sequences && shape.rows <= logit_rows_ && shape.rows <= kGraphRows,
+          "greedy decoding on the GPU: {} sequences with {} tokens; it takes one token each, up to {} "
+          "sequences, and no mixture of experts",
+          shape.sequences, shape.rows, std::min(logit_rows_, kGraphRows));
+  pending_ = true;
+  ops::DeviceBuffer<int32_t> history(static_cast<size_t>(steps * shape.rows)), step(1);
+  ops::cuda_check(cudaDeviceSynchronize(), "greedy decoding");  // they are zeroed on another stream
+  const auto pass = [&] {
+    enqueue(shape);
+    head(hidden_.data(), shape.rows, logits_.data());
+    ops::argmax_rows(logits_.data(), shape.rows, config_.vocabulary, tokens_, stream_);
+    ops::advance_sequences(tokens_, lengths_, shape.rows, history.data(), step.data(), stream_);
+  };
+  upload(shape);
+  cudaGraphExec_t exec = nullptr;
+  for (int64_t i = 0; i < steps; ++i) {
+    if (i == 0) {
+      pass();
+      ops::cuda_check(cudaStreamSynchronize(stream_), "greedy decoding");
+      continue;
+    }
+    if (exec == nullptr) exec = capture(pass);
+    ops::cuda_check(cudaGraphLaunch(exec, stream_), "cudaGraphLaunch");
+  }
+  std::vector<int32_t> tokens(history.size());
+  const cudaError_t code = cudaStreamSynchronize(stream_);
+  if (exec != nullptr) cudaGraphExecDestroy(exec);
+  ops::cuda_check(code, "greedy decoding");
+  history.download(tokens.data(), tokens.size());
+  settle();
+  return tokens;
+}
+
+}  // namespace quatrain

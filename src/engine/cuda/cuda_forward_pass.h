@@ -1,0 +1,125 @@
+// The forward pass on the GPU: tokens of one or several sequences through all layers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/cuda/cuda_model.h"
+#include "engine/paged_engine.h"
+
+namespace quatrain {
+
+/// Memory that the GPU copies from and to without the host's help.
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t bytes);
+  ~PinnedBuffer();
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  template <typename T>
+  T* as() {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Buffers of the pass over one model, allocated once. Work is queued on the scratch's stream; run() returns
+/// before it is done.
+class CudaForwardPass {
+ public:
+  /// `context`: the longest sequence. KV memory is given by set_pages() before the first pass.
+  CudaForwardPass(const CudaModel& model, CudaScratch& scratch, int64_t context);
+  ~CudaForwardPass();
+  CudaForwardPass(const CudaForwardPass&) = delete;
+  CudaForwardPass& operator=(const CudaForwardPass&) = delete;
+
+  /// The first byte of the memory that all KV pages lie in, one after the other.
+  void set_pages(uint8_t* pages) { pages_ = pages; }
+
+  /// Runs the slices. Passes of one token a sequence run as CUDA graphs from their second time on.
+  void run(std::span<const Slice> slices);
+  /// Logits [rows.size(), vocabulary] of tokens of the last pass, counted through its slices, into host
+  /// memory. Waits, and reports as settle() does.
+  void logits(std::span<const int64_t> rows, float* out);
+  /// Waits for what is queued. NaN or infinity is an Error that names layer, token and channel.
+  void settle();
+
+  /// Greedy decoding without the host in between: from one token a slice on, `steps` tokens of each,
+  /// [steps][slices]. The sequences must have pages for them. Waits, and reports as settle() does.
+  std::vector<int32_t> greedy(std::span<const Slice> slices, int64_t steps);
+
+ private:
+  // What the shape of a pass follows from; rows of single tokens come first, tiles of prompts after them.
+  struct Shape {
+    int64_t rows = 0, sequences = 0, singles = 0, tiles = 0;
+    int64_t max_pages = 0;  // of a row of the page table
+    auto operator<=>(const Shape&) const = default;
+  };
+  struct Rope {
+    ops::DeviceBuffer<float> frequencies, cosine, sine;
+    float scale = 1;
+    int64_t half = 0;
+  };
+  struct Graph {
+    int64_t uses = 0;
+    cudaGraphExec_t exec = nullptr;
+  };
+
+  /// Writes a pass's inputs into staged_; the page table has room for `ahead` tokens more a sequence.
+  Shape stage(std::span<const Slice> slices, int64_t ahead);
+  void upload(const Shape& shape);
+  void enqueue(const Shape& shape);
+  /// Instantiates what `queue` queues.
+  cudaGraphExec_t capture(const std::function<void()>& queue);
+  void attend(const CudaLayer& layer, int64_t index, const Shape& shape);
+  void run_mlp(const CudaLayer& layer, int64_t index, const Shape& shape);
+  void run_experts(const CudaLayer& layer, int64_t index, const Shape& shape);
+  void run_expert(const CudaMlp& mlp, const LinearInput& input, int64_t rows, float* out,
+                  unsigned long long* bad);
+  void head(const float* hidden, int64_t rows, float* out);
+  unsigned long long* site(int64_t layer, int which) { return bad_.data() + layer * kSites + which; }
+  [[noreturn]] void report(size_t site, unsigned long long value) const;
+
+  // Where values are checked, per layer; the last one more: the final norm.
+  enum Site { kInputNorm, kKv, kOutputInput, kAttentionOut, kMlpNorm, kDownInput, kMlpOut, kSites };
+
+  const CudaModel& model_;
+  const ModelConfig& config_;
+  CudaScratch& scratch_;
+  cudaStream_t stream_;
+  int64_t max_rows_, max_pages_;
+  bool graphs_;  // a router needs the host in between
+  uint8_t* pages_ = nullptr;
+
+  Rope rope_, local_rope_;
+  ops::KvWorkspace kv_workspace_;
+  ops::DeviceBuffer<float> hidden_, delta_, qkv_, attended_, gate_up_;
+  ops::DeviceBuffer<float> normed_, router_logits_, expert_in_, expert_out_, expert_weights_;
+  ops::DeviceBuffer<float> head_in_, logits_;
+  ops::DeviceBuffer<int32_t> inputs_;   // what stage() wrote
+  ops::DeviceBuffer<int32_t> indices_;  // rows to gather or to scatter
+  ops::DeviceBuffer<unsigned long long> bad_;
+  PinnedBuffer staged_, pinned_bad_, pinned_indices_;
+  int64_t logit_rows_;
+
+  // Of the last pass.
+  std::vector<int64_t> row_of_token_;  // tokens of the slices counted through -> rows
+  std::vector<int64_t> position_;      // of each row
+  bool pending_ = false;
+
+  // Within the device's inputs, set by upload().
+  int32_t *tokens_ = nullptr, *lengths_ = nullptr;
+  const int32_t *sequence_of_ = nullptr, *table_ = nullptr;
+  const ops::QueryTile* tiles_ = nullptr;
+
+  std::map<Shape, Graph> pass_graphs_;
+};
+
+}  // namespace quatrain

@@ -1,0 +1,122 @@
+#include "engine/paged_engine.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace quatrain {
+namespace {
+
+constexpr int64_t kLogitBytes = 32 << 20;  // of logits computed together
+
+}  // namespace
+
+// Where a slice's tokens stand in the batch.
+struct PagedEngine::Origin {
+  size_t item;
+  int64_t first;  // of the slice in the item's tokens
+};
+
+PagedEngine::PagedEngine(const ModelConfig& config, std::string_view where, KvPool kv, int64_t context,
+                         int64_t chunk)
+    : kv_(std::move(kv)), context_(context == 0 ? config.max_positions : context), chunk_(chunk) {
+  require(chunk_ > 0, "prefill chunk: {} is not positive", chunk_);
+  require(context_ > 0 && context_ <= config.max_positions,
+          "context: {} is not in [1, {}], the positions that {} was trained for", context_,
+          config.max_positions, where);
+}
+
+void PagedEngine::forward(std::span<const BatchItem> batch, const LogitsSink& sink) {
+  check(batch);
+  std::vector<KvSequence*> sequences;
+  std::vector<int64_t> before;
+  for (const BatchItem& item : batch) {
+    sequences.push_back(&kv_.sequence(item.sequence));
+    before.push_back(sequences.back()->length);
+  }
+  try {
+    for (size_t i = 0; i < batch.size(); ++i)
+      kv_.reserve(*sequences[i], before[i] + std::ssize(batch[i].tokens));
+    run_passes(batch, sequences, sink);
+    finish();
+  } catch (...) {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      sequences[i]->length = std::max(sequences[i]->length, before[i]);
+      kv_.truncate(*sequences[i], before[i]);
+    }
+    throw;
+  }
+}
+
+void PagedEngine::check(std::span<const BatchItem> batch) const {
+  const int64_t vocabulary = config().vocabulary;
+  std::set<int64_t> seen;
+  for (const BatchItem& item : batch) {
+    const int64_t length = kv_.sequence(item.sequence).length;
+    require(seen.insert(item.sequence).second, "sequence {} stands twice in one batch", item.sequence);
+    require(length + std::ssize(item.tokens) <= context_,
+            "sequence {}: {} tokens and {} more exceed the context of {}", item.sequence, length,
+            item.tokens.size(), context_);
+    for (const int32_t token : item.tokens)
+      require(token >= 0 && token < vocabulary, "token {} is not in the vocabulary of {}", token, vocabulary);
+  }
+}
+
+// Fills passes of up to chunk_ tokens with the items in order, so that the logits come out in order.
+void PagedEngine::run_passes(std::span<const BatchItem> batch, const std::vector<KvSequence*>& sequences,
+                             const LogitsSink& sink) {
+  size_t item = 0;
+  int64_t done = 0;  // tokens of `item` that earlier passes took
+  while (item < batch.size()) {
+    std::vector<Slice> slices;
+    std::vector<Origin> origins;
+    for (int64_t room = chunk_; room > 0 && item < batch.size();) {
+      const int64_t count = std::min(room, std::ssize(batch[item].tokens) - done);
+      if (count > 0) {
+        slices.push_back({sequences[item], sequences[item]->length,
+                          batch[item].tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count))});
+        origins.push_back({item, done});
+        sequences[item]->length += count;
+        room -= count;
+        done += count;
+      }
+      if (done == std::ssize(batch[item].tokens)) ++item, done = 0;
+    }
+    if (slices.empty()) continue;
+    run_pass(slices);
+    emit(batch, slices, origins, sink);
+  }
+}
+
+void PagedEngine::emit(std::span<const BatchItem> batch, std::span<const Slice> slices,
+                       std::span<const Origin> origins, const LogitsSink& sink) {
+  struct Wanted {
+    int64_t item, token;
+  };
+  std::vector<Wanted> wanted;
+  std::vector<int64_t> rows;
+  int64_t row = 0;
+  for (size_t s = 0; s < slices.size(); ++s) {
+    const BatchItem& item = batch[origins[s].item];
+    for (int64_t t = 0; t < std::ssize(slices[s].tokens); ++t, ++row) {
+      const int64_t token = origins[s].first + t;
+      const bool last = token + 1 == std::ssize(item.tokens);
+      if (item.logits == BatchItem::Logits::All || (item.logits == BatchItem::Logits::Last && last)) {
+        rows.push_back(row);
+        wanted.push_back({static_cast<int64_t>(origins[s].item), token});
+      }
+    }
+  }
+  const auto vocabulary = static_cast<size_t>(config().vocabulary);
+  const size_t most = std::max<size_t>(8, kLogitBytes / (4 * vocabulary));
+  for (size_t first = 0; first < rows.size(); first += most) {
+    const size_t count = std::min(most, rows.size() - first);
+    logits_.resize(count * vocabulary);
+    logits(std::span(rows).subspan(first, count), logits_.data());
+    for (size_t i = 0; i < count; ++i)
+      sink(wanted[first + i].item, wanted[first + i].token, {logits_.data() + i * vocabulary, vocabulary});
+  }
+}
+
+}  // namespace quatrain

@@ -1,0 +1,88 @@
+#include "ops/cuda/dependent_launch.h"
+#include "ops/cuda/ptx/launch.cuh"
+#include "ops/cuda/rotate_heads.h"
+
+namespace quatrain::ops {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kLargestHead = 256;
+
+__global__ void factors_kernel(const int32_t* lengths, int64_t count, const float* frequencies, int half,
+                               float scale, float* cosine, float* sine) {
+  const int64_t i = blockIdx.x * int64_t{128} + threadIdx.x;
+  if (i >= count) return;
+  const float angle = __fmul_rn(static_cast<float>(lengths[i / half] - 1), frequencies[i % half]);
+  double s, c;
+  sincos(static_cast<double>(angle), &s, &c);
+  cosine[i] = __fmul_rn(static_cast<float>(c), scale);
+  sine[i] = __fmul_rn(static_cast<float>(s), scale);
+}
+
+// One warp a (row, head).
+__global__ void rotate_kernel(HeadRotation p, float* x, int64_t count, int64_t stride) {
+  __shared__ float shared[kWarps][kLargestHead];
+  ptx::allow_next_kernel();
+  ptx::wait_for_previous_kernel();
+  const int lane = threadIdx.x % 32, dim = static_cast<int>(p.head_dim);
+  const int64_t item = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32;
+  if (item >= count) return;
+  const int64_t all = p.heads + p.kv_heads, row = item / all, head = item % all;
+  float* at = x + row * stride + head * dim;
+  float* v = shared[threadIdx.x / 32];
+  float squares = 0;
+  for (int k = lane; k < dim; k += 32) {
+    v[k] = at[k];
+    squares = fmaf(v[k], v[k], squares);
+  }
+  if (p.query_norm != nullptr) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) squares += __shfl_xor_sync(~0u, squares, distance);
+    const float factor = rsqrtf(squares / static_cast<float>(dim) + p.epsilon);
+    const float* gain = head < p.heads ? p.query_norm : p.key_norm;
+    for (int k = lane; k < dim; k += 32) v[k] = v[k] * factor * gain[k];
+  }
+  __syncwarp();
+  const int half = static_cast<int>(p.half);
+  for (int i = lane; i < half; i += 32) {
+    const float c = p.cosine[row * half + i], s = p.sine[row * half + i], a = v[i], b = v[i + half];
+    v[i] = a * c - b * s;
+    v[i + half] = b * c + a * s;
+  }
+  __syncwarp();
+  if (p.hadamard_signs != nullptr) {
+    for (int k = lane; k < dim; k += 32) v[k] *= p.hadamard_signs[k];
+    for (int distance = 1; distance < dim; distance *= 2) {
+      __syncwarp();
+      for (int i = lane; i < dim / 2; i += 32) {
+        const int low = i / distance * 2 * distance + i % distance;
+        const float a = v[low], b = v[low + distance];
+        v[low] = a + b;
+        v[low + distance] = a - b;
+      }
+    }
+    __syncwarp();
+  }
+  for (int k = lane; k < dim; k += 32) at[k] = v[k];
+}
+
+}  // namespace
+
+void rope_factors(const int32_t* lengths, int64_t rows, const float* inverse_frequencies, int64_t half,
+                  float scale, float* cosine, float* sine, cudaStream_t stream) {
+  if (rows * half == 0) return;
+  factors_kernel<<<static_cast<unsigned>((rows * half + 127) / 128), 128, 0, stream>>>(
+      lengths, rows * half, inverse_frequencies, static_cast<int>(half), scale, cosine, sine);
+  cuda_check(cudaGetLastError(), "RoPE factors");
+}
+
+void rotate_heads(const HeadRotation& rotation, float* x, int64_t rows, int64_t stride, cudaStream_t stream) {
+  require(rotation.head_dim <= kLargestHead, "GPU rotary embedding: heads of {} columns; it takes up to {}",
+          rotation.head_dim, kLargestHead);
+  const int64_t count = rows * (rotation.heads + rotation.kv_heads);
+  if (count == 0) return;
+  launch_dependent(rotate_kernel, static_cast<unsigned>((count + kWarps - 1) / kWarps), kWarps * 32, 0,
+                   stream, "rotary embedding", rotation, x, count, stride);
+}
+
+}  // namespace quatrain::ops

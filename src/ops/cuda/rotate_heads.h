@@ -1,0 +1,31 @@
+// Per-head steps on q and k: norms of the heads, rotary embedding, Hadamard transform.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/device_buffer.h"
+
+namespace quatrain::ops {
+
+/// cos and sin [rows, half] of positions lengths[i] - 1 as ops/rope.h defines them: the angle an FP32
+/// product, its functions in FP64, times `scale`.
+void rope_factors(const int32_t* lengths, int64_t rows, const float* inverse_frequencies, int64_t half,
+                  float scale, float* cosine, float* sine, cudaStream_t stream);
+
+struct HeadRotation {
+  int64_t heads = 0;  // of q, then of k, side by side in a row
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;               // up to 256
+  const float* query_norm = nullptr;  // gains of an RMSNorm of each head, or none
+  const float* key_norm = nullptr;
+  float epsilon = 0;
+  int64_t half = 0;  // pairs (i, i + half) turn
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+  const float* hadamard_signs = nullptr;  // D / sqrt(head_dim) of a transform of a power of two, or none
+};
+
+/// In place on x [rows, heads + kv_heads, head_dim], rows `stride` floats apart.
+void rotate_heads(const HeadRotation& rotation, float* x, int64_t rows, int64_t stride, cudaStream_t stream);
+
+}  // namespace quatrain::ops
