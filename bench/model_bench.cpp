@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "machine.h"
+#include "ops/argmax.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/nibble_memory.h"
 #include "ops/kv_cache.h"
@@ -56,7 +57,7 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocabulary, uint64_t s
 }
 
 int32_t greedy(std::span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  return static_cast<int32_t>(ops::argmax(logits));
 }
 
 GoldenCheck check_golden(Engine& engine) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/argmax.h"
 
 namespace quatrain {
 
@@ -45,13 +46,10 @@ void Sampler::penalize(std::span<float> logits) const {
 
 int32_t Sampler::sample(std::span<float> logits) {
   penalize(logits);
-  size_t best = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    require(!std::isnan(logits[i]), "the logit of token {} is NaN", i);
-    if (logits[i] > logits[best]) best = i;
-  }
-  require(!logits.empty() && std::isfinite(logits[best]), "no token can be sampled: the largest logit is {}",
-          logits.empty() ? -INFINITY : logits[best]);
+  require(!logits.empty(), "no token can be sampled: there are no logits");
+  const auto best = static_cast<size_t>(ops::argmax(logits));
+  require(!std::isnan(logits[best]), "the logit of token {} is NaN", best);
+  require(std::isfinite(logits[best]), "no token can be sampled: the largest logit is {}", logits[best]);
   if (options_.temperature == 0) return static_cast<int32_t>(best);
 
   candidates_.clear();
