@@ -25,6 +25,19 @@ std::vector<int32_t> select_blocks(std::span<const double> scores, double budget
   return order;
 }
 
+std::vector<int32_t> select_block_columns(std::span<const double> scores, int64_t block_columns,
+                                          double budget) {
+  std::vector<double> sums(static_cast<size_t>(block_columns));
+  for (size_t block = 0; block < scores.size(); ++block)
+    sums[block % sums.size()] += std::max(scores[block], 0.0);
+  const std::vector<int32_t> columns = select_blocks(sums, budget);
+  std::vector<int32_t> blocks;
+  for (size_t row = 0; row < scores.size() / sums.size(); ++row)
+    for (const int32_t column : columns)
+      blocks.push_back(static_cast<int32_t>(row) * static_cast<int32_t>(block_columns) + column);
+  return blocks;
+}
+
 std::vector<double> random_scores(int64_t blocks, uint64_t seed, std::string_view name) {
   for (const char letter : name) seed = SplitMix64(seed ^ static_cast<uint8_t>(letter)).next();
   SplitMix64 rng(seed);
