@@ -3,24 +3,28 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "quant/reference/differentiable.h"
 #include "quant/reference/fake_quantize.h"
+#include "quant/reference/row_math.h"
 #include "quant/transforms/block.h"
 
 namespace quatrain {
 namespace {
 
-// Queries that meet the keys at once: bounds the score matrix at kQueryChunk * tokens a head.
-constexpr int64_t kQueryChunk = 256;
-
-torch::Tensor activate(const torch::Tensor& x, Activation activation) {
-  return activation == Activation::Silu ? torch::silu(x) : torch::gelu(x, "tanh");
-}
+// Queries that meet the keys at once: bounds the scores at kQueryChunk * tokens a head, so that those of a KV
+// head stay in a core's cache between the two products that they lie between.
+constexpr int64_t kQueryChunk = 128;
 
 }  // namespace
 
 torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, const ModelConfig& config) {
-  const torch::Tensor mean_square = x.pow(2).mean(-1, true);
-  return x * torch::rsqrt(mean_square + config.norm_epsilon) * (weight + config.norm_offset);
+  const torch::Tensor values = x.contiguous(), gain = (weight + config.norm_offset).contiguous();
+  if (x.requires_grad()) return differentiable::rms_norm(x, gain, config.norm_epsilon);
+  torch::Tensor out = torch::empty_like(values);
+  const int64_t width = gain.size(0);
+  rms_norm_rows(values.data_ptr<float>(), gain.data_ptr<float>(), values.numel() / width, width,
+                config.norm_epsilon, out.data_ptr<float>());
+  return out;
 }
 
 DecoderLayer::DecoderLayer(const WeightSource& source, int64_t index)
@@ -57,13 +61,17 @@ DecoderLayer::DecoderLayer(const WeightSource& source, int64_t index)
 }
 
 torch::Tensor DecoderLayer::forward(const torch::Tensor& hidden, const LayerHooks& hooks) const {
-  torch::Tensor update = attention(attention_input(hidden), hooks);
-  if (config_.sandwich_norms) update = rms_norm(update, post_attention_norm, config_);
-  const torch::Tensor middle = hidden + update;
+  const torch::Tensor middle = hidden + attention_update(attention(attention_input(hidden), hooks));
   const torch::Tensor x = mlp_input(middle);
-  update = router.defined() ? moe(x, hooks) : mlp(mlps[0], 0, x, hooks);
-  if (config_.sandwich_norms) update = rms_norm(update, post_mlp_norm, config_);
-  return middle + update;
+  return middle + mlp_update(router.defined() ? moe(x, hooks) : mlp(mlps[0], 0, x, hooks));
+}
+
+torch::Tensor DecoderLayer::attention_update(const torch::Tensor& o_out) const {
+  return config_.sandwich_norms ? rms_norm(o_out, post_attention_norm, config_) : o_out;
+}
+
+torch::Tensor DecoderLayer::mlp_update(const torch::Tensor& down_out) const {
+  return config_.sandwich_norms ? rms_norm(down_out, post_mlp_norm, config_) : down_out;
 }
 
 torch::Tensor DecoderLayer::attention_input(const torch::Tensor& hidden) const {
@@ -116,46 +124,48 @@ torch::Tensor DecoderLayer::rotate(const torch::Tensor& x) const {
   const torch::Tensor inverse = torch::tensor(frequencies, torch::kFloat);
   const torch::Tensor angle =
       torch::arange(x.size(0), torch::kFloat).unsqueeze(1) * inverse.unsqueeze(0);  // [tokens, half]
-  const torch::Tensor cosine = (angle.cos() * rope.attention_scale()).unsqueeze(1);
-  const torch::Tensor sine = (angle.sin() * rope.attention_scale()).unsqueeze(1);
-  const torch::Tensor first = x.slice(2, 0, half), second = x.slice(2, half, 2 * half);
-  return torch::cat({first * cosine - second * sine, second * cosine + first * sine, x.slice(2, 2 * half)},
-                    2);
+  const torch::Tensor cosine = (angle.cos() * rope.attention_scale()).contiguous();
+  const torch::Tensor sine = (angle.sin() * rope.attention_scale()).contiguous();
+  if (x.requires_grad()) return differentiable::rotate(x, cosine, sine);
+  const torch::Tensor values = x.contiguous();
+  torch::Tensor out = torch::empty_like(values);
+  rotate_rows(values.data_ptr<float>(), cosine.data_ptr<float>(), sine.data_ptr<float>(), x.size(0),
+              x.size(1), x.size(2), half, out.data_ptr<float>());
+  return out;
 }
 
 torch::Tensor DecoderLayer::attend(const torch::Tensor& queries, const torch::Tensor& keys,
                                    const torch::Tensor& values) const {
-  const int64_t tokens = queries.size(0), shared = config_.heads / config_.kv_heads;
+  const int64_t tokens = queries.size(0), shared = config_.heads / config_.kv_heads, dim = config_.head_dim;
   const int64_t window = config_.sliding_window[static_cast<size_t>(index_)];
-  const torch::Tensor grouped = queries.reshape({tokens, config_.kv_heads, shared, config_.head_dim});
-  const torch::Tensor k_heads = keys.permute({1, 2, 0}).contiguous();    // [kv_heads, head_dim, tokens]
-  const torch::Tensor v_heads = values.permute({1, 0, 2}).contiguous();  // [kv_heads, tokens, head_dim]
-  std::vector<torch::Tensor> parts;
-  for (int64_t begin = 0; begin < tokens; begin += kQueryChunk) {
-    const int64_t end = std::min(begin + kQueryChunk, tokens);
-    const int64_t first = window > 0 ? std::max<int64_t>(0, begin - window + 1) : 0;
-    const torch::Tensor position = torch::arange(begin, end).unsqueeze(1),
-                        key = torch::arange(first, end).unsqueeze(0);
-    torch::Tensor hidden_keys = key > position;
-    if (window > 0) hidden_keys = hidden_keys.logical_or(key <= position - window);
-    const torch::Tensor part = grouped.slice(0, begin, end)
-                                   .permute({1, 2, 0, 3})
-                                   .reshape({config_.kv_heads, shared * (end - begin), config_.head_dim});
-    torch::Tensor scores = torch::bmm(part, k_heads.slice(2, first, end)) * config_.attention_scale;
-    scores = scores.reshape({config_.kv_heads, shared, end - begin, end - first})
-                 .masked_fill(hidden_keys, -std::numeric_limits<float>::infinity());
-    const torch::Tensor share =
-        torch::softmax(scores, -1).reshape({config_.kv_heads, shared * (end - begin), end - first});
-    parts.push_back(torch::bmm(share, v_heads.slice(1, first, end))
-                        .reshape({config_.kv_heads, shared, end - begin, config_.head_dim})
-                        .permute({2, 0, 1, 3})
-                        .reshape({end - begin, config_.query_width()}));
+  const torch::Tensor scaled = queries * config_.attention_scale;
+  if (queries.requires_grad()) return differentiable::attend(scaled, keys, values, window);
+  const torch::Tensor grouped = scaled.reshape({tokens, config_.kv_heads, shared, dim});
+  torch::Tensor mixed = torch::empty({tokens, config_.kv_heads, shared, dim}, torch::kFloat);
+  for (int64_t head = 0; head < config_.kv_heads; ++head) {
+    const torch::Tensor k = keys.select(1, head).t(), v = values.select(1, head);
+    for (int64_t begin = 0; begin < tokens; begin += kQueryChunk) {
+      const int64_t end = std::min(begin + kQueryChunk, tokens);
+      const int64_t first = window > 0 ? std::max<int64_t>(0, begin - window + 1) : 0;
+      const torch::Tensor part = grouped.slice(0, begin, end).select(1, head).reshape({-1, dim});
+      const torch::Tensor scores = torch::mm(part, k.slice(1, first, end)).contiguous();
+      causal_softmax_rows(scores.data_ptr<float>(), scores.size(0), end - first, begin, first, shared,
+                          window);
+      mixed.slice(0, begin, end)
+          .select(1, head)
+          .copy_(torch::mm(scores, v.slice(0, first, end)).reshape({end - begin, shared, dim}));
+    }
   }
-  return torch::cat(parts, 0);
+  return mixed.reshape({tokens, config_.query_width()});
 }
 
 torch::Tensor DecoderLayer::gated(const torch::Tensor& gate_out, const torch::Tensor& up_out) const {
-  return activate(gate_out, config_.activation) * up_out;
+  if (config_.activation != Activation::Silu) return torch::gelu(gate_out, "tanh") * up_out;
+  if (gate_out.requires_grad()) return torch::silu(gate_out) * up_out;
+  const torch::Tensor gate = gate_out.contiguous(), up = up_out.contiguous();
+  torch::Tensor out = torch::empty_like(gate);
+  silu_product(gate.data_ptr<float>(), up.data_ptr<float>(), out.numel(), out.data_ptr<float>());
+  return out;
 }
 
 torch::Tensor DecoderLayer::mlp(const Mlp& mlp, int64_t expert, const torch::Tensor& x,

@@ -53,6 +53,9 @@ class DecoderLayer {
   /// The inputs of q, k, v and of the MLP (before their quantisers) from the residual stream.
   torch::Tensor attention_input(const torch::Tensor& hidden) const;
   torch::Tensor mlp_input(const torch::Tensor& middle) const;
+  /// What the products of o and of down add to the residual stream: the norm behind them where there is one.
+  torch::Tensor attention_update(const torch::Tensor& o_out) const;
+  torch::Tensor mlp_update(const torch::Tensor& down_out) const;
 
  private:
   torch::Tensor attention(const torch::Tensor& x, const LayerHooks& hooks) const;

@@ -1,5 +1,5 @@
-// Fake quantisation in torch operations: the formulas of docs/format.md written a second time, for the
-// reference forward only.
+// Fake quantisation of tensors: the formulas of docs/format.md written a second time, for the reference
+// forward only. Rounding passes gradients straight through.
 #pragma once
 
 #include <torch/torch.h>

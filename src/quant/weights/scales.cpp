@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "quant/isa_clones.h"
 
 namespace quatrain {
 namespace {
@@ -43,34 +44,42 @@ float finished_scale(float scale, bool half) {
   return std::max(rounded, 0x1p-24f);
 }
 
+// |w / step - rint(w / step)|^2.4 in the steps' range.
+inline float step_error(float weight, float step, float low, float high) {
+  const float steps = weight / step, rounded = round_even(steps);
+  const float below = rounded > low ? rounded : low;
+  return power_2_4(steps - (below < high ? below : high));
+}
+
+inline float sum_of(const float (&lanes)[kLanes]) {
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
+// Sum of step_error(); may return early above `limit`.
+QUATRAIN_ISA_CLONES float sum_of_errors(const float* w, int64_t count, float step, float low, float high,
+                                        float limit) {
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  while (i + kLanes <= count) {
+    const int64_t end = std::min(i + kTile, count / kLanes * kLanes);
+    for (; i < end; i += kLanes)
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += step_error(w[i + lane], step, low, high);
+    if (sum_of(lanes) > limit) return sum_of(lanes);
+  }
+  for (; i < count; ++i) lanes[0] += step_error(w[i], step, low, high);
+  return sum_of(lanes);
+}
+
 }  // namespace
 
 float clip_error(std::span<const float> weights, float scale, int bits, float limit) {
   const float step = bits == 4 ? scale : scale * 0.0625f;
   const float low = bits == 4 ? -8.0f : -128.0f, high = bits == 4 ? 7.0f : 127.0f;
-  const auto count = static_cast<int64_t>(weights.size());
-  const float* w = weights.data();
-  float lanes[kLanes] = {};
-  const auto add = [&](float value, float& sum) {
-    const float steps = value / step;
-    sum += power_2_4(steps - std::min(std::max(round_even(steps), low), high));
-  };
-  // In units of the step; unit brings the sum back to weights.
-  const float unit = std::pow(step, 2.4f);
-  const auto total = [&] {
-    float sum = 0;
-    for (const float lane : lanes) sum += lane;
-    return sum * unit;
-  };
-  int64_t i = 0;
-  while (i + kLanes <= count) {
-    const int64_t end = std::min(i + kTile, count / kLanes * kLanes);
-    for (; i < end; i += kLanes)
-      for (int lane = 0; lane < kLanes; ++lane) add(w[i + lane], lanes[lane]);
-    if (total() > limit) return total();
-  }
-  for (; i < count; ++i) add(w[i], lanes[0]);
-  return total();
+  const float unit = std::pow(step, 2.4f);  // errors are summed in units of the step
+  return unit *
+         sum_of_errors(weights.data(), static_cast<int64_t>(weights.size()), step, low, high, limit / unit);
 }
 
 float weight_scale(std::span<const float> weights, const ScaleRule& rule) {
