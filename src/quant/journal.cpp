@@ -1,0 +1,199 @@
+#include "quant/journal.h"
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace quatrain {
+namespace {
+
+constexpr std::string_view kMagic = "QTJOURN1";
+constexpr size_t kStart = 16;  // magic, length of the header
+constexpr const char* kRunFile = "run.json";
+constexpr const char* kEntry = ".entry";
+
+void release(std::span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
+  if (first < end) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+}
+
+std::string short_text(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+// The first line in which two texts differ.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  size_t i = 0;
+  while (i < a.size() && i < b.size() && a[i] == b[i]) ++i;
+  const size_t line = i == 0 ? std::string::npos : a.rfind('\n', i - 1);
+  const size_t begin = line == std::string::npos ? 0 : line + 1;
+  const auto from = [&](const std::string& text) {
+    return text.substr(begin, text.find('\n', begin) - begin);
+  };
+  return {from(a), from(b)};
+}
+
+void require_same_run(const fs::path& directory, const Json& theirs, const Json& ours) {
+  for (const auto& [field, value] : ours.items()) {
+    const Json& other = theirs.contains(field) ? theirs[field] : Json();
+    if (other == value) continue;
+    const auto [was, is] = first_difference(short_text(other), short_text(value));
+    fail(
+        "{}: is the journal of another run: its {} has \"{}\", this run's \"{}\"; choose another output or "
+        "remove the journal",
+        directory.string(), field, was, is);
+  }
+}
+
+// A directory that happens to have the name is not emptied.
+void require_journal(const fs::path& directory) {
+  if (!fs::exists(fs::symlink_status(directory))) return;
+  require(fs::is_directory(directory), "{}: is in the way of the journal; remove it", directory.string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    fs::path name = entry.path().filename();
+    if (name.extension() == ".tmp") name = name.stem();
+    require(name == kRunFile || name.extension() == kEntry,
+            "{}: is no journal (it holds {}); choose another output or remove it", directory.string(),
+            entry.path().filename().string());
+  }
+}
+
+}  // namespace
+
+JournalEntry::JournalEntry(const fs::path& path) : file_(path) {
+  const std::span<const std::byte> all = file_.bytes();
+  uint64_t length = 0;
+  bool sound = all.size() >= kStart && std::memcmp(all.data(), kMagic.data(), kMagic.size()) == 0;
+  if (sound) {
+    std::memcpy(&length, all.data() + kMagic.size(), sizeof length);
+    sound = length <= all.size() - kStart;
+  }
+  Json header;
+  if (sound) {
+    const auto* text = reinterpret_cast<const char*>(all.data() + kStart);
+    header = Json::parse(text, text + length, nullptr, false);
+    sound = header.is_object() && header.contains("facts") && header.contains("parts");
+  }
+  if (sound) {
+    facts_ = header["facts"];
+    parts_ = header["parts"];
+    begin_ = kStart + length;
+    uint64_t size = 0;
+    for (const auto& part : parts_) size += part.at("size").get<uint64_t>();
+    sound = size == all.size() - begin_;
+  }
+  require(sound, "{}: is damaged; remove the journal and start again", path.string());
+}
+
+std::span<const std::byte> JournalEntry::bytes(const std::string& part, size_t unit) const {
+  size_t at = begin_;
+  for (const auto& entry : parts_) {
+    const auto size = entry.at("size").get<size_t>();
+    if (entry.at("name") == part) {
+      require(size % unit == 0, "{}: {} has {} bytes, values of {} are expected", file_.path().string(), part,
+              size, unit);
+      return file_.bytes().subspan(at, size);
+    }
+    at += size;
+  }
+  fail("{}: has no {}; remove the journal and start again", file_.path().string(), part);
+}
+
+void JournalEntry::copy(const std::string& part, std::span<std::byte> out) const {
+  const std::span<const std::byte> from = bytes(part, 1);
+  require(from.size() == out.size(), "{}: {} has {} bytes, {} are expected", file_.path().string(), part,
+          from.size(), out.size());
+  std::copy(from.begin(), from.end(), out.begin());
+  release(from);
+}
+
+fs::path Journal::path_of(const fs::path& output) {
+  fs::path path = output.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  path += ".journal";
+  return path;
+}
+
+Journal::Journal(const fs::path& output, const Json& run, bool resume) : directory_(path_of(output)) {
+  const fs::path run_file = directory_ / kRunFile;
+  if (fs::exists(run_file) && layers() > 0) {
+    require(
+        resume,
+        "{}: an unfinished run of {} layers lies here; continue it with --resume, or remove this directory",
+        directory_.string(), layers());
+    require_same_run(directory_, parse_json(read_file(run_file), run_file.string()), run);
+    return;
+  }
+  // Nothing worth keeping: a run that was killed before its first layer, or after its last.
+  require_journal(directory_);
+  fs::remove_all(directory_);
+  std::error_code error;
+  fs::create_directories(directory_, error);
+  require(!error, "{}: cannot create: {}", directory_.string(), error.message());
+  write_file(run_file, run.dump(2) + "\n");
+}
+
+Journal::~Journal() {
+  std::error_code error;
+  if (layers() == 0) fs::remove_all(directory_, error);
+}
+
+std::optional<JournalEntry> Journal::find(const std::string& name) const {
+  if (!fs::exists(entry_path(name))) return {};
+  return JournalEntry(entry_path(name));
+}
+
+void Journal::write(const std::string& name, const Json& facts, const Parts& parts,
+                    const std::function<void(size_t)>& written) {
+  Json header = {{"facts", facts}, {"parts", Json::array()}};
+  for (const auto& [part, bytes] : parts) header["parts"].push_back({{"name", part}, {"size", bytes.size()}});
+  const std::string text = header.dump();
+  const auto length = static_cast<uint64_t>(text.size());
+  AtomicFile file(entry_path(name));
+  file.write(kMagic);
+  file.write(&length, sizeof length);
+  file.write(text);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].second.empty()) file.write(parts[i].second.data(), parts[i].second.size());
+    if (written) written(i);
+  }
+  file.commit();
+}
+
+void Journal::erase(const std::string& name) {
+  std::error_code error;
+  fs::remove(entry_path(name), error);
+}
+
+fs::path Journal::entry_path(const std::string& name) const {
+  return directory_ / (name + kEntry);
+}
+
+std::string Journal::layer_name(int64_t layer) {
+  return fmt::format("layer-{:05}", layer);
+}
+
+int64_t Journal::layers() const {
+  std::error_code error;
+  int64_t count = 0;
+  while (fs::exists(entry_path(layer_name(count)), error)) ++count;
+  return count;
+}
+
+void Journal::remove() {
+  fs::remove_all(directory_);
+}
+
+void Journal::discard(const fs::path& output) {
+  require_journal(path_of(output));
+  fs::remove_all(path_of(output));
+}
+
+}  // namespace quatrain
