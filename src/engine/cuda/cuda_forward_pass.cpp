@@ -47,6 +47,7 @@ CudaForwardPass::CudaForwardPass(const CudaModel& model, CudaScratch& scratch, i
       staged_(static_cast<size_t>(max_rows_ * (3 + 4 + max_pages_)) * 4),
       pinned_bad_((static_cast<size_t>(config_.layers) * kSites + 1) * 8),
       pinned_indices_(static_cast<size_t>(max_rows_) * 8),
+      argmax_(max_rows_),
       logit_rows_(std::min(max_rows_, std::max<int64_t>(64, kLogitBytes / (4 * config_.vocabulary)))) {
   const auto floats = [&](int64_t width) {
     return ops::DeviceBuffer<float>(static_cast<size_t>(max_rows_ * width));
@@ -202,14 +203,19 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
   rotation.cosine = rope.cosine.data();
   rotation.sine = rope.sine.data();
   rotation.hadamard_signs = layer.key_signs.data();
-  ops::rotate_heads(rotation, qkv_.data(), rows, width, stream_);
-  if (layer.key_hadamard) layer.key_hadamard->apply(qkv_.data(), rows, width, stream_);
-  if (layer.key_matrices) layer.key_matrices->apply(qkv_.data(), rows, width, stream_);
-
   ops::KvRows kv_rows{static_cast<int>(rows), static_cast<int>(shape.max_pages), table_, lengths_,
                       sequence_of_};
-  const float* key = qkv_.data() + query_width;
-  ops::kv_append(layer.kv, pages_, kv_rows, key, key + config_.kv_width(), width, site(index, kKv), stream_);
+  if (!layer.key_hadamard && !layer.key_matrices) {
+    ops::rotate_heads_and_append(rotation, qkv_.data(), width, layer.kv, pages_, kv_rows, site(index, kKv),
+                                 stream_);
+  } else {
+    ops::rotate_heads(rotation, qkv_.data(), rows, width, stream_);
+    if (layer.key_hadamard) layer.key_hadamard->apply(qkv_.data(), rows, width, stream_);
+    if (layer.key_matrices) layer.key_matrices->apply(qkv_.data(), rows, width, stream_);
+    const float* key = qkv_.data() + query_width;
+    ops::kv_append(layer.kv, pages_, kv_rows, key, key + config_.kv_width(), width, site(index, kKv),
+                   stream_);
+  }
 
   ops::KvAttention attention;
   attention.heads = static_cast<int>(config_.heads);
@@ -438,7 +444,7 @@ std::vector<int32_t> CudaForwardPass::greedy(std::span<const Slice> slices, int6
   const auto pass = [&] {
     enqueue(shape);
     head(hidden_.data(), shape.rows, logits_.data());
-    ops::argmax_rows(logits_.data(), shape.rows, config_.vocabulary, tokens_, stream_);
+    ops::argmax_rows(logits_.data(), shape.rows, config_.vocabulary, argmax_, tokens_, stream_);
     ops::advance_sequences(tokens_, lengths_, shape.rows, history.data(), step.data(), stream_);
   };
   upload(shape);

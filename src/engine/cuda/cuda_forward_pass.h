@@ -107,6 +107,7 @@ class CudaForwardPass {
   ops::DeviceBuffer<int32_t> indices_;  // rows to gather or to scatter
   ops::DeviceBuffer<unsigned long long> bad_;
   PinnedBuffer staged_, pinned_bad_, pinned_indices_;
+  ops::ArgmaxWorkspace argmax_;
   int64_t logit_rows_;
 
   // Of the last pass.

@@ -50,6 +50,9 @@ struct KvRows {
   }
 };
 
+/// Throws unless append and attention take the layout.
+void check_kv_layout(const DeviceKvLayout& layout);
+
 /// Stores the key and value of every row and head, BF16 or FP32 [rows, kv_heads, head_dim], rows `stride`
 /// elements apart. `bad`, where given, takes the atomicMin of row * kv_heads + head of values that are not
 /// finite or too large for an FP16 scale.

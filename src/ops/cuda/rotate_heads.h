@@ -1,9 +1,9 @@
-// Per-head steps on q and k: norms of the heads, rotary embedding, Hadamard transform.
+// Per-head steps on q, k and v: norms of the heads, rotary embedding, Hadamard transform, storing k and v.
 #pragma once
 
 #include <cstdint>
 
-#include "ops/cuda/device_buffer.h"
+#include "ops/cuda/kv_pages.h"
 
 namespace quatrain::ops {
 
@@ -27,5 +27,11 @@ struct HeadRotation {
 
 /// In place on x [rows, heads + kv_heads, head_dim], rows `stride` floats apart.
 void rotate_heads(const HeadRotation& rotation, float* x, int64_t rows, int64_t stride, cudaStream_t stream);
+
+/// The same for q alone; k goes into the pages, and so does v, kv_heads heads right of k, as kv_append()
+/// stores them.
+void rotate_heads_and_append(const HeadRotation& rotation, float* x, int64_t stride,
+                             const DeviceKvLayout& layout, uint8_t* pages, const KvRows& rows,
+                             unsigned long long* bad, cudaStream_t stream);
 
 }  // namespace quatrain::ops

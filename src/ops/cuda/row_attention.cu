@@ -175,7 +175,9 @@ __global__ void merge_kernel(const __grid_constant__ RowParams p, int block_head
   for (int i = threadIdx.x; i < heads * dim; i += blockDim.x) {
     const int h = i / dim;
     float top = -1e30f, total = 0, weights = 0;
+#pragma unroll 8  // independent loads
     for (int s = 0; s < p.splits; ++s) top = fmaxf(top, records[s * record + block_heads * (dim + 1) + h]);
+#pragma unroll 8  // independent loads
     for (int s = 0; s < p.splits; ++s) {
       const float weight = exp2f(records[s * record + block_heads * (dim + 1) + h] - top);
       total += weight * records[s * record + i];
@@ -220,7 +222,7 @@ void row_attention(const DeviceKvLayout& layout, const uint8_t* pages, const KvR
       params);
   cuda_check(cudaGetLastError(), "attention");
   if (splits == 1) return;
-  merge_kernel<<<static_cast<unsigned>(ctas), 128, 0, stream>>>(params, block_heads);
+  merge_kernel<<<static_cast<unsigned>(ctas), 512, 0, stream>>>(params, block_heads);
   cuda_check(cudaGetLastError(), "merging attention");
 }
 

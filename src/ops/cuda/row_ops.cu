@@ -7,6 +7,9 @@ namespace quatrain::ops {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kNormThreads = 512;
+constexpr int kEmbedColumns = 1024;   // of a block
+constexpr int kArgmaxColumns = 8192;  // of a block
 
 __device__ __forceinline__ void store(float* to, float x) {
   *to = x;
@@ -18,10 +21,11 @@ __device__ __forceinline__ void store(__nv_bfloat16* to, float x) {
 template <typename Out>
 __global__ void norm_kernel(const float* x, const float* add, float* sum, int width, const float* gain,
                             float epsilon, Out* y, unsigned long long* bad) {
-  __shared__ float partial[kThreads / 32];
+  __shared__ float partial[kNormThreads / 32];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * width;
   float squares = 0;
-  for (int k = threadIdx.x; k < width; k += kThreads) {
+#pragma unroll 4
+  for (int k = threadIdx.x; k < width; k += kNormThreads) {
     float value = x[first + k];
     if (add != nullptr) {
       value += add[first + k];
@@ -34,15 +38,16 @@ __global__ void norm_kernel(const float* x, const float* add, float* sum, int wi
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = squares;
   __syncthreads();
   squares = 0;
-  for (int warp = 0; warp < kThreads / 32; ++warp) squares += partial[warp];
+  for (int warp = 0; warp < kNormThreads / 32; ++warp) squares += partial[warp];
   const float* from = add == nullptr ? x : sum;
   if (bad != nullptr && !isfinite(squares)) {
-    for (int k = threadIdx.x; k < width; k += kThreads)
+    for (int k = threadIdx.x; k < width; k += kNormThreads)
       if (k + 1 == width || !isfinite(from[first + k]))
         atomicMin(bad, static_cast<unsigned long long>(first + k));
   }
   const float factor = rsqrtf(squares / static_cast<float>(width) + epsilon);
-  for (int k = threadIdx.x; k < width; k += kThreads)
+#pragma unroll 4
+  for (int k = threadIdx.x; k < width; k += kNormThreads)
     store(y + first + k, from[first + k] * factor * gain[k]);
 }
 
@@ -83,26 +88,39 @@ __global__ void scatter_kernel(const float* x, const int32_t* index, const float
   if (i < count) y[index[i / width] * width + i % width] += weight[i / width] * x[i];
 }
 
-__global__ void argmax_kernel(const float* x, int width, int32_t* out) {
-  __shared__ float values[32];
-  __shared__ int columns[32];
-  const float* row = x + static_cast<int64_t>(blockIdx.x) * width;
-  float best = -INFINITY;
-  int at = 0x7FFFFFFF;
-  const auto take = [&](float value, int column) {
-    if (value > best || (value == best && column < at)) best = value, at = column;
-  };
-  for (int k = threadIdx.x; k < width; k += blockDim.x) take(row[k], k);
-  for (int distance = 16; distance > 0; distance /= 2)
-    take(__shfl_xor_sync(~0u, best, distance), __shfl_xor_sync(~0u, at, distance));
-  if (threadIdx.x % 32 == 0) {
-    values[threadIdx.x / 32] = best;
-    columns[threadIdx.x / 32] = at;
+// The order of floats as that of integers, NaN below all.
+__device__ __forceinline__ uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return isnan(x) ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// A key is the value's order, then the column's, lower columns first; the largest is the answer. The block
+// that is last with a row writes it and leaves the row's state as it was.
+__global__ void argmax_kernel(const float* x, int width, unsigned long long* keys, int* arrived,
+                              int32_t* out) {
+  __shared__ unsigned long long warps[kThreads / 32];
+  const int row = blockIdx.x, begin = blockIdx.y * kArgmaxColumns, end = min(begin + kArgmaxColumns, width);
+  unsigned long long best = 0;
+  for (int k = begin + threadIdx.x; k < end; k += kThreads) {
+    const unsigned long long key = static_cast<unsigned long long>(ordered(x[int64_t{row} * width + k]))
+                                       << 32 |
+                                   (0xFFFFFFFFu - static_cast<uint32_t>(k));
+    best = key > best ? key : best;
   }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const unsigned long long other = __shfl_xor_sync(~0u, best, distance);
+    best = other > best ? other : best;
+  }
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
   __syncthreads();
   if (threadIdx.x > 0) return;
-  for (int warp = 1; warp < blockDim.x / 32; ++warp) take(values[warp], columns[warp]);
-  out[blockIdx.x] = at == 0x7FFFFFFF ? 0 : at;
+  for (int warp = 1; warp < kThreads / 32; ++warp) best = warps[warp] > best ? warps[warp] : best;
+  atomicMax(keys + row, best);
+  __threadfence();
+  if (atomicAdd(arrived + row, 1) + 1 != static_cast<int>(gridDim.y)) return;
+  out[row] = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(atomicExch(keys + row, 0ull)));
+  arrived[row] = 0;
 }
 
 __global__ void advance_kernel(const int32_t* tokens, int32_t* lengths, int rows, int32_t* history,
@@ -132,7 +150,9 @@ __device__ __forceinline__ int nibble(const uint8_t* bytes, int64_t i) {
 
 __global__ void embed_kernel(EmbeddingParams p, const int32_t* tokens, float scale, float* out) {
   const int64_t row = tokens[blockIdx.x];
-  for (int64_t k = threadIdx.x; k < p.columns; k += blockDim.x) {
+  const int64_t begin = blockIdx.y * int64_t{kEmbedColumns};
+  const int64_t end = begin + kEmbedColumns < p.columns ? begin + kEmbedColumns : p.columns;
+  for (int64_t k = begin + threadIdx.x; k < end; k += blockDim.x) {
     float value;
     if (p.values != nullptr) {
       value = p.bf16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(p.values)[row * p.columns + k])
@@ -160,8 +180,8 @@ template <typename Out>
 void rms_norm_rows(const float* x, const float* add, float* sum, int64_t rows, int64_t width,
                    const float* gain, float epsilon, Out* y, unsigned long long* bad, cudaStream_t stream) {
   if (rows == 0) return;
-  norm_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, add, sum, static_cast<int>(width),
-                                                                    gain, epsilon, y, bad);
+  norm_kernel<<<static_cast<unsigned>(rows), kNormThreads, 0, stream>>>(x, add, sum, static_cast<int>(width),
+                                                                        gain, epsilon, y, bad);
   cuda_check(cudaGetLastError(), "RMSNorm");
 }
 
@@ -205,9 +225,17 @@ void scatter_add_rows(const float* x, const int32_t* index, const float* weight,
   cuda_check(cudaGetLastError(), "scattering rows");
 }
 
-void argmax_rows(const float* x, int64_t rows, int64_t width, int32_t* out, cudaStream_t stream) {
+ArgmaxWorkspace::ArgmaxWorkspace(int64_t rows)
+    : keys(static_cast<size_t>(rows)), arrived(static_cast<size_t>(rows)) {}
+
+void argmax_rows(const float* x, int64_t rows, int64_t width, ArgmaxWorkspace& workspace, int32_t* out,
+                 cudaStream_t stream) {
   if (rows == 0) return;
-  argmax_kernel<<<static_cast<unsigned>(rows), 1024, 0, stream>>>(x, static_cast<int>(width), out);
+  require(static_cast<size_t>(rows) <= workspace.keys.size(), "argmax: {} rows exceed the workspace", rows);
+  const dim3 grid(static_cast<unsigned>(rows),
+                  static_cast<unsigned>((width + kArgmaxColumns - 1) / kArgmaxColumns));
+  argmax_kernel<<<grid, kThreads, 0, stream>>>(x, static_cast<int>(width), workspace.keys.data(),
+                                               workspace.arrived.data(), out);
   cuda_check(cudaGetLastError(), "argmax");
 }
 
@@ -241,7 +269,9 @@ void DeviceEmbedding::look_up(const int32_t* tokens, int64_t count, float scale,
   if (count == 0) return;
   const EmbeddingParams params{hi_.data(), lo_.data(),      block_of_.data(), scale_.data(), values_, bf16_,
                                columns_,   residual_block_, block_columns_,   weight_group_, groups_};
-  embed_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(params, tokens, scale, out);
+  const dim3 grid(static_cast<unsigned>(count),
+                  static_cast<unsigned>((columns_ + kEmbedColumns - 1) / kEmbedColumns));
+  embed_kernel<<<grid, kThreads, 0, stream>>>(params, tokens, scale, out);
   cuda_check(cudaGetLastError(), "embedding");
 }
 

@@ -35,8 +35,15 @@ void gather_rows(const float* x, const int32_t* index, int64_t rows, int64_t wid
 /// y[index[i]] += weight[i] * x[i]; no index stands twice.
 void scatter_add_rows(const float* x, const int32_t* index, const float* weight, int64_t rows, int64_t width,
                       float* y, cudaStream_t stream);
+/// What blocks that share a row tell each other. Calls that use it must not overlap.
+struct ArgmaxWorkspace {
+  explicit ArgmaxWorkspace(int64_t rows);
+  DeviceBuffer<unsigned long long> keys;
+  DeviceBuffer<int> arrived;
+};
 /// out[i] = the first column of the largest of x [rows, width].
-void argmax_rows(const float* x, int64_t rows, int64_t width, int32_t* out, cudaStream_t stream);
+void argmax_rows(const float* x, int64_t rows, int64_t width, ArgmaxWorkspace& workspace, int32_t* out,
+                 cudaStream_t stream);
 
 /// Greedy decoding's step between two passes: history[*step * rows + i] = tokens[i], lengths[i] += 1, *step
 /// += 1.

@@ -1,6 +1,6 @@
 // Causal attention of up to 128 consecutive tokens of one query head at a time (prefill), after
-// FlashAttention (arXiv 2205.14135): page after page is widened to FP16 in shared memory, scores and output
-// stay in registers, a warp has 16 of the tokens.
+// FlashAttention (arXiv 2205.14135): page after page is copied to shared memory, one ahead, and widened there
+// to FP16; scores and output stay in registers, a warp has 16 of the tokens.
 #include <cuda_fp16.h>
 
 #include "ops/cuda/kv_pages.h"
@@ -28,6 +28,14 @@ __device__ __forceinline__ uint32_t bits_of(__half2 x) {
 __device__ __forceinline__ float2 scale_and_shift(uint32_t pair) {
   const float scale = __half2float(__ushort_as_half(static_cast<unsigned short>(pair)));
   return {scale, -scale * static_cast<float>(static_cast<int32_t>(pair) >> 16)};
+}
+
+// Copies a head's part of a page to shared memory in the background.
+__device__ __forceinline__ void fetch(const uint8_t* from, uint8_t* to, int bytes) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * kThreads)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at + i), "l"(from + i) : "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 // Widens keys (which = 0) or values (1) of a page to FP16 [token][kDim + 8], a thread 8 columns of a token at
@@ -81,6 +89,7 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1)
   extern __shared__ __align__(16) __half shared[];
   __half* keys = shared;  // [token][column]
   __half* values = shared + kKvPageTokens * kStride;
+  auto* raw = reinterpret_cast<uint8_t*>(shared + 2 * kKvPageTokens * kStride);  // two pages
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int head = blockIdx.y, kv_head = head / (p.attention.heads / p.layout.kv_heads);
   const QueryTile tile = p.tiles[blockIdx.x];
@@ -112,9 +121,17 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1)
   const float scale = p.attention.scale * 1.44269504f;
   const int end = tile.position + tile.count;
   const int begin = p.attention.window > 0 ? max(0, tile.position + 1 - p.attention.window) : 0;
-  for (int first = begin / kKvPageTokens * kKvPageTokens; first < end; first += kKvPageTokens) {
-    const uint8_t* at = p.pages + p.layout.at(table[first / kKvPageTokens], kv_head);
+  const int bytes = static_cast<int>(p.layout.head_bytes());
+  const int start = begin / kKvPageTokens * kKvPageTokens;
+  fetch(p.pages + p.layout.at(table[start / kKvPageTokens], kv_head), raw, bytes);
+  for (int first = start; first < end; first += kKvPageTokens) {
+    const int page = (first - start) / kKvPageTokens;
+    const uint8_t* at = raw + page % 2 * bytes;
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
+    if (first + kKvPageTokens < end)
+      fetch(p.pages + p.layout.at(table[first / kKvPageTokens + 1], kv_head), raw + (page + 1) % 2 * bytes,
+            bytes);
     widen_page<kDim>(p.layout, at, 0, end - first, keys);
     widen_page<kDim>(p.layout, at, 1, end - first, values);
     __syncthreads();
@@ -204,12 +221,16 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1)
 
 template <int kDim>
 void launch(const TileParams& params, int count, cudaStream_t stream) {
-  constexpr int kBytes = 2 * kKvPageTokens * (kDim + 8) * 2;
+  constexpr int kWidened = 2 * kKvPageTokens * (kDim + 8) * 2,
+                kMost = kWidened + 2 * kKvPageTokens * kDim * 4;
+  static_assert(kMost <= 227 * 1024);
   static const cudaError_t prepared =
-      cudaFuncSetAttribute(tile_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(tile_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost);
   cuda_check(prepared, "prefill attention: shared memory");
+  const auto bytes = static_cast<size_t>(kWidened + 2 * params.layout.head_bytes());
+  require(bytes <= kMost, "prefill attention: {} groups a head; it takes fewer", params.layout.groups());
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(params.attention.heads));
-  tile_kernel<kDim><<<grid, kThreads, kBytes, stream>>>(params);
+  tile_kernel<kDim><<<grid, kThreads, bytes, stream>>>(params);
   cuda_check(cudaGetLastError(), "prefill attention");
 }
 
