@@ -1,0 +1,25 @@
+// The reference's row loops (row_math.h) as torch operations, for inputs that require gradients.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+
+namespace quatrain::differentiable {
+
+/// x / rms(x) * gain over the last dimension.
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& gain, double epsilon);
+
+/// RoPE of x [tokens, heads, dim] by the angles of cosine, sine [tokens, half]; columns past 2 half stay.
+torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& cosine, const torch::Tensor& sine);
+
+/// Causal attention of one sequence: queries [tokens, heads, dim], already scaled, keys and values
+/// [tokens, kv_heads, dim] -> [tokens, heads * dim]. window > 0: keys `window` or more before a query are
+/// hidden.
+torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values,
+                     int64_t window);
+
+/// `quantized` with the gradient of x: rounding counts as the identity.
+torch::Tensor straight_through(const torch::Tensor& x, const torch::Tensor& quantized);
+
+}  // namespace quatrain::differentiable

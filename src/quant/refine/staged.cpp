@@ -1,0 +1,30 @@
+#include "quant/refine/staged.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/artifact.h"
+
+namespace quatrain {
+
+UnrefinedArtifact::UnrefinedArtifact(const fs::path& output, const Checkpoint& original, const Recipe& recipe,
+                                     bool resume)
+    : path_(fs::path(output) += ".unrefined") {
+  { const ArtifactWriter may_be_written(output); }
+  if (!fs::exists(path_)) return;
+  require(resume,
+          "{}: left by a run that was killed while it refined; continue it with --resume, or remove it",
+          path_.string());
+  require(is_artifact(path_), "{}: not an artifact; remove it", path_.string());
+  const Json report = Json::parse(read_file(path_ / "quantization_report.json"));
+  require(read_file(path_ / "recipe.toml") == recipe.to_toml() &&
+              report["source"]["fingerprint"] == original.fingerprint(),
+          "{}: of another model or recipe; remove it to start again", path_.string());
+  finished_ = true;
+}
+
+UnrefinedArtifact::~UnrefinedArtifact() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+}  // namespace quatrain

@@ -1,0 +1,126 @@
+// Refinement: gradients against slopes, and what it may and may not change in an artifact.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "checkpoint/artifact.h"
+#include "quant/pipeline.h"
+#include "quant/refine/student.h"
+#include "support/shared.h"
+
+namespace quatrain {
+namespace {
+
+std::vector<std::vector<int32_t>> samples(int64_t count, int64_t length) {
+  SplitMix64 random(5);
+  std::vector<std::vector<int32_t>> all(static_cast<size_t>(count));
+  for (std::vector<int32_t>& ids : all)
+    for (int64_t t = 0; t < length; ++t) ids.push_back(static_cast<int32_t>(random.below(300)));
+  return all;
+}
+
+class Refine : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto shared = shared_dir();
+    if (!shared) GTEST_SKIP();
+    model_ = *shared / "fixtures" / "tiny-models" / "llama-gqa";
+    directory_ =
+        fs::path(testing::TempDir()) /
+        (std::string("quatrain_refine_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  Json run(const std::string& recipe, const std::vector<std::string>& overrides, const std::string& name) {
+    QuantizeOptions options;
+    options.threads = 2;
+    options.samples = samples(12, 48);
+    return quantize(model_, load_recipe(recipe, overrides), directory_ / name, options);
+  }
+
+  fs::path model_, directory_;
+};
+
+// With 16-bit activations nothing rounds behind the scales, so the gradient is the slope of the divergence.
+TEST_F(Refine, GradientIsTheSlope) {
+  run("rtn-g64", {"activations.bits=16", "kv.bits=16", "embedding.bits=16", "lm_head.bits=16"}, "out");
+  const auto source = open_weight_source(model_);
+  const std::vector<int32_t> ids = samples(1, 24)[0];
+  torch::Tensor hidden =
+      source->embedding().index_select(0, torch::tensor(ids, torch::kInt).to(torch::kLong));
+  for (int64_t layer = 0; layer < source->config().layers; ++layer)
+    hidden = DecoderLayer(*source, layer).forward(hidden);
+  hidden = rms_norm(hidden, source->plain("model.norm.weight"), source->config());
+  const ReferenceLinear head = source->head();
+
+  Student student(directory_ / "out");
+  const double divergence = student.divergence(ids, hidden, head, true);
+  EXPECT_GT(divergence, 0);
+  for (const torch::Tensor& parameter : student.parameters()) {
+    ASSERT_TRUE(parameter.grad().defined());
+    const int64_t largest = parameter.grad().abs().argmax().item<int64_t>();
+    const double slope = parameter.grad().flatten()[largest].item<double>();
+    // The central difference errs by the third derivative times step^2 / 6 and by FP32 sums over the step.
+    constexpr double kStep = 0.005;
+    const auto at = [&](double value) {
+      const torch::NoGradGuard no_gradients;
+      parameter.flatten()[largest] = value;
+      return student.divergence(ids, hidden, head, false);
+    };
+    const double up = at(kStep), down = at(-kStep);
+    at(0);
+    EXPECT_NEAR((up - down) / (2 * kStep), slope, 0.03 * std::abs(slope) + 1e-4 * divergence);
+  }
+}
+
+TEST_F(Refine, ScalesAloneChange) {
+  const fs::path model = *shared_dir() / "data/models/stories260K/stories260K.bin";
+  const std::string text = (*shared_dir() / "data/text/tinystories/tinystories_val.txt.gz").string();
+  const auto run = [&](const std::string& name, int samples) {
+    return quantize(
+        model,
+        load_recipe("rtn", {"weights.group=32", "activations.group=32", "calibration.text=" + text,
+                            "calibration.samples=13", "calibration.length=100", "refine.length=96",
+                            fmt::format("refine.samples={}", samples)}),
+        directory_ / name, {.threads = 2});
+  };
+  run("before", 0);
+  const Json report = run("after", 12);
+  const Json& refine = report["refine"];
+  EXPECT_EQ(refine["divergence"].size(), 12u);
+  EXPECT_LT(refine["held_out"]["after"].get<double>(), refine["held_out"]["before"].get<double>());
+  EXPECT_TRUE(refine["kept"].get<bool>());
+  EXPECT_FALSE(fs::exists(directory_ / "after.unrefined"));
+
+  const ArtifactReader before(directory_ / "before"), after(directory_ / "after");
+  EXPECT_EQ(Json::parse(read_file(directory_ / "after" / "quantization_report.json"))["refine"], refine);
+  EXPECT_EQ(parse_recipe(read_file(directory_ / "after" / "recipe.toml"), "recipe").refine.samples, 12);
+  ASSERT_EQ(before.tensors().tensors().size(), after.tensors().tensors().size());
+  size_t moved = 0;
+  for (const TensorInfo& tensor : before.tensors().tensors()) {
+    const TensorInfo* other = after.tensors().find(tensor.name);
+    ASSERT_NE(other, nullptr) << tensor.name;
+    EXPECT_EQ(other->type, tensor.type);
+    const auto a = before.tensors().raw(tensor), b = after.tensors().raw(*other);
+    const bool same = std::equal(a.begin(), a.end(), b.begin(), b.end());
+    const bool trained = tensor.name.ends_with("_proj.weight_scale");
+    EXPECT_TRUE(same || trained) << tensor.name;
+    moved += !same;
+  }
+  EXPECT_GT(moved, 0u);
+}
+
+TEST_F(Refine, OneSampleIsTooFew) {
+  QuantizeOptions options;
+  options.samples = samples(1, 48);
+  EXPECT_THROW(quantize(model_, load_recipe("rtn-g64", {"refine.samples=4"}), directory_ / "out", options),
+               Error);
+  EXPECT_FALSE(fs::exists(directory_ / "out"));
+  EXPECT_FALSE(fs::exists(directory_ / "out.unrefined"));
+}
+
+}  // namespace
+}  // namespace quatrain
