@@ -15,36 +15,69 @@ torch::Tensor block_moments(const torch::Tensor& x, int64_t n) {
 }
 
 ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
-                    const std::vector<torch::Tensor>& hidden, int64_t input_block, int64_t down_block) {
+                    const std::vector<torch::Tensor>& hidden, int64_t input_block, int64_t down_block,
+                    const SiteObserver& observe, const SampleWork& work) {
   ExactPass pass;
   LayerMoments& moments = pass.moments;
   const int64_t dim = config.head_dim, shared = config.heads / config.kv_heads;
-  LayerHooks hooks;
-  hooks.attention_input = [&](const torch::Tensor& queries, const torch::Tensor& keys) {
-    add(moments.keys, block_moments(keys.flatten(1), dim));
-    add(moments.key_sum, keys.to(torch::kDouble).sum(0));
-    add(moments.queries,
-        block_moments(queries.flatten(1), dim).reshape({config.kv_heads, shared, dim, dim}).sum(1));
-  };
   const DecoderLayer::Mlp& mlp = layer.mlps[0];
-  for (const torch::Tensor& x : hidden) {
-    const torch::Tensor input = layer.attention_input(x);
-    const torch::Tensor mixed =
-        layer.mix(layer.q.product(input), layer.k.product(input), layer.v.product(input), hooks);
-    const torch::Tensor middle = x + layer.o.product(mixed);
-    const torch::Tensor mlp_input = layer.mlp_input(middle);
-    const torch::Tensor inner = layer.gated(mlp.gate.product(mlp_input), mlp.up.product(mlp_input));
-    if (input_block > 0) add(moments.attention, block_moments(input, input_block));
-    add(moments.mixed, block_moments(mixed, dim));
-    if (input_block > 0) add(moments.mlp, block_moments(mlp_input, input_block));
-    if (down_block > 0) add(moments.down, block_moments(inner, down_block));
-    const torch::Tensor largest = inner.abs().amax(0);
-    moments.down_largest =
-        moments.down_largest.defined() ? torch::maximum(moments.down_largest, largest) : largest;
-    moments.tokens += x.size(0);
-    pass.output.push_back(middle + mlp.down.product(inner));
-    pass.middle.push_back(middle);
+  pass.middle = work.rows(hidden, config.hidden);
+  pass.output = work.rows(hidden, config.hidden);
+  if (config.sandwich_norms) {
+    pass.attention_out = work.rows(hidden, config.hidden);
+    pass.mlp_out = work.rows(hidden, config.hidden);
   }
+  work.each(hidden.size(), [&](size_t s, const InOrder& in_order) {
+    const torch::Tensor& x = hidden[s];
+    // Inputs are not quantised yet: what looks at them here is the check that they are finite.
+    LayerMoments part;  // of this sample
+    LayerHooks hooks;
+    hooks.attention_input = [&](const torch::Tensor& queries, const torch::Tensor& keys) {
+      part.keys = block_moments(keys.flatten(1), dim);
+      part.key_sum = keys.sum(0, false, torch::kDouble);
+      part.queries =
+          block_moments(queries.flatten(1), dim).reshape({config.kv_heads, shared, dim, dim}).sum(1);
+    };
+    const torch::Tensor input = layer.q.quantize_input(layer.attention_input(x));
+    const torch::Tensor mixed = layer.o.quantize_input(
+        layer.mix(layer.q.product(input), layer.k.product(input), layer.v.product(input), hooks));
+    const torch::Tensor attention_out = layer.o.product(mixed);
+    if (config.sandwich_norms) pass.attention_out[s].copy_(attention_out);
+    const torch::Tensor& middle = pass.middle[s].copy_(x + layer.attention_update(attention_out));
+    const torch::Tensor mlp_input = mlp.gate.quantize_input(layer.mlp_input(middle));
+    const torch::Tensor inner =
+        mlp.down.quantize_input(layer.gated(mlp.gate.product(mlp_input), mlp.up.product(mlp_input)));
+    if (input_block > 0) part.attention = block_moments(input, input_block);
+    part.mixed = block_moments(mixed, dim);
+    if (input_block > 0) part.mlp = block_moments(mlp_input, input_block);
+    if (down_block > 0) part.down = block_moments(inner, down_block);
+    part.down_largest = inner.abs().amax(0);
+    const torch::Tensor mlp_out = mlp.down.product(inner);
+    if (config.sandwich_norms) pass.mlp_out[s].copy_(mlp_out);
+    pass.output[s].copy_(middle + layer.mlp_update(mlp_out));
+    in_order([&] {
+      if (observe) {
+        observe(Site::Qkv, input);
+        observe(Site::Output, mixed);
+        observe(Site::GateUp, mlp_input);
+        observe(Site::Down, inner);
+      }
+      if (input_block > 0) add(moments.attention, part.attention);
+      if (input_block > 0) add(moments.mlp, part.mlp);
+      if (down_block > 0) add(moments.down, part.down);
+      add(moments.mixed, part.mixed);
+      add(moments.keys, part.keys);
+      add(moments.queries, part.queries);
+      add(moments.key_sum, part.key_sum);
+      moments.down_largest = moments.down_largest.defined()
+                                 ? torch::maximum(moments.down_largest, part.down_largest)
+                                 : part.down_largest;
+      moments.tokens += x.size(0);
+    });
+    SampleWork::rest(x);
+    SampleWork::rest(pass.middle[s]);
+    SampleWork::rest(pass.output[s]);
+  });
   return pass;
 }
 

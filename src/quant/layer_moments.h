@@ -3,9 +3,11 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <vector>
 
 #include "quant/reference/decoder_layer.h"
+#include "quant/sample_work.h"
 
 namespace quatrain {
 
@@ -22,11 +24,17 @@ struct LayerMoments {
 struct ExactPass {
   LayerMoments moments;
   std::vector<torch::Tensor> middle, output;  // residual stream behind attention and behind the layer
+  // Products of o and of down, where a norm stands between them and the stream; empty elsewhere.
+  std::vector<torch::Tensor> attention_out, mlp_out;
 };
+
+/// Sees the input of the linears at each site, FP32 [tokens, in], sample after sample.
+using SiteObserver = std::function<void(Site site, const torch::Tensor& input)>;
 
 /// Runs every sample of `hidden` (FP32 [tokens, hidden]) through the unquantised dense layer.
 ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
-                    const std::vector<torch::Tensor>& hidden, int64_t input_block, int64_t down_block);
+                    const std::vector<torch::Tensor>& hidden, int64_t input_block, int64_t down_block,
+                    const SiteObserver& observe = {}, const SampleWork& work = {});
 
 /// x^T x in every block of n columns: FP64 [blocks, n, n].
 torch::Tensor block_moments(const torch::Tensor& x, int64_t n);
