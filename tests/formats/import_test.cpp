@@ -173,6 +173,42 @@ TEST(PackedErrors, ConfigThatLiesAboutSymmetry) {
           {"down_proj", "weight_zero_point"});
 }
 
+TEST(Compressed, ZerosOfASymmetricMatrixMustBeZero) {
+  for (const int8_t zero : {int8_t{0}, int8_t{3}}) {
+    const fs::path folder = changed_fixture("compressed-w8a8", "zeros", [&](Tensors& tensors, Json&) {
+      std::vector<std::byte> bytes(64);
+      bytes[5] = static_cast<std::byte>(zero);
+      tensors[std::string(kLinear) + ".weight_zero_point"] = {"I8", {64, 1}, bytes};
+    });
+    if (zero == 0)
+      EXPECT_NO_THROW(open_checkpoint(folder));
+    else
+      expect_error([&] { open_checkpoint(folder); }, {kLinear, "row 5", "symmetric"});
+  }
+}
+
+// Before they were packed, zeros lay one a byte.
+TEST(Compressed, ZerosAByteEach) {
+  const fs::path folder = changed_fixture("compressed-w4a16-asym", "bytes", [](Tensors& tensors, Json&) {
+    for (auto& [name, tensor] : tensors) {
+      if (!name.ends_with("weight_zero_point")) continue;
+      const int64_t rows = 8 * tensor.shape[0], groups = tensor.shape[1];
+      std::vector<std::byte> bytes(static_cast<size_t>(rows * groups));
+      for (int64_t row = 0; row < rows; ++row)
+        for (int64_t g = 0; g < groups; ++g) {
+          uint32_t word;
+          std::memcpy(&word, tensor.bytes.data() + (row / 8 * groups + g) * 4, 4);
+          bytes[static_cast<size_t>(row * groups + g)] =
+              static_cast<std::byte>(static_cast<int8_t>(static_cast<int>(word >> (4 * (row % 8)) & 15) - 8));
+        }
+      tensor = {"I8", {rows, groups}, bytes};
+    }
+  });
+  const std::string weight = std::string(kLinear) + ".weight";
+  EXPECT_EQ(open_checkpoint(folder)->read(weight),
+            open_checkpoint(fixture("compressed-w4a16-asym"))->read(weight));
+}
+
 TEST(PackedErrors, OtherMethodsAndLayoutsAreNamed) {
   const auto with = [](Json quantization) {
     return [quantization](Tensors&, Json& config) { config["quantization_config"].update(quantization); };

@@ -33,12 +33,19 @@ class CompressedWeight : public PackedWeight {
     zeros_ = source.find(linear + ".weight_zero_point");
     require(scheme.symmetric || zeros_ != nullptr,
             "{}: the config says asymmetric, but weight_zero_point is missing", where_);
-    if (scheme.symmetric) zeros_ = nullptr;  // written by some programs all the same: zeros
-    if (zeros_ != nullptr && words_)
+    zero_words_ = zeros_ != nullptr && zeros_->type == "I32";
+    if (zero_words_)
       require_packed(source, *zeros_, {"I32"}, {(rows + per_word_ - 1) / per_word_, groups_},
                      "packed zeros of each group");
     else if (zeros_ != nullptr)
       require_packed(source, *zeros_, {"I8"}, {rows, groups_}, "a zero for each group");
+    if (scheme.symmetric && zeros_ != nullptr) {  // some programs write them all the same
+      for (int64_t row = 0; row < rows; ++row)
+        for (int64_t g = 0; g < groups_; ++g)
+          require(zero(row, g) == 0, "{}: the config says symmetric, but the zero of row {}, group {} is {}",
+                  where_, row, g, zero(row, g));
+      zeros_ = nullptr;
+    }
     if (const TensorInfo* order = source.find(linear + ".weight_g_idx")) set_order(source, *order);
     code_bits_ = zeros_ == nullptr ? bits_ : bits_ == 4 ? 8 : 0;
     if (!words_ && bits_ == 4) check_nibbles();
@@ -100,7 +107,7 @@ class CompressedWeight : public PackedWeight {
 
   int16_t zero(int64_t row, int64_t group) const {
     const std::span<const std::byte> bytes = source_.raw(*zeros_);
-    if (!words_) return static_cast<int8_t>(bytes[static_cast<size_t>(row * groups_ + group)]);
+    if (!zero_words_) return static_cast<int8_t>(bytes[static_cast<size_t>(row * groups_ + group)]);
     const uint32_t word = packed_word(bytes, row / per_word_ * groups_ + group);
     const uint32_t code = (word >> (bits_ * (row % per_word_))) & ((1u << bits_) - 1);
     return static_cast<int16_t>(static_cast<int>(code) - (1 << (bits_ - 1)));
@@ -118,7 +125,7 @@ class CompressedWeight : public PackedWeight {
 
   const TensorSource& source_;
   const TensorInfo *codes_ = nullptr, *zeros_ = nullptr, *scales_ = nullptr;
-  bool words_ = true;
+  bool words_ = true, zero_words_ = false;  // 32-bit words, or a byte each
   int bits_ = 4;
   int64_t per_word_ = 8;
 };

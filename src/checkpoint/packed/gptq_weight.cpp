@@ -1,6 +1,5 @@
 // GPTQ's layout. Version 1 stores zero - 1 and readers take (stored + 1) mod 2^bits; version 2 stores zero.
 #include "base/error.h"
-#include "base/log.h"
 #include "checkpoint/packed/packed_weight.h"
 
 namespace quatrain {
@@ -91,10 +90,10 @@ class GptqWeight : public PackedWeight {
               where_, middle, middle - 1);
       const uint32_t add = first == middle ? 0 : 1;
       if (add != add_)
-        log_warn(
-            "{}: the zeros are those of GPTQ version {}, though the config says version {}; they are "
+        note = fmt::format(
+            "the zeros are those of GPTQ version {}, though the config says version {}; they are "
             "read as what they are",
-            where_, add == 1 ? 1 : 2, add == 1 ? 2 : 1);
+            add == 1 ? 1 : 2, add == 1 ? 2 : 1);
       add_ = add;
     }
     const bool centred = constant && ((first + add_) & ((1u << bits_) - 1)) == middle;

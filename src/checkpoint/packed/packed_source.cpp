@@ -1,6 +1,7 @@
 #include "checkpoint/packed/packed_source.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace quatrain {
 namespace {
@@ -44,6 +45,10 @@ PackedSource::PackedSource(std::unique_ptr<TensorSource> files, const PackedConf
       if (const TensorInfo* found = files_->find(fmt::format("{}.{}", linear, part)))
         parts_.insert(found->name);
   }
+  std::map<std::string, size_t> notes;
+  for (const auto& [name, weight] : weights_)
+    if (!weight->note.empty()) ++notes[weight->note];
+  for (const auto& [note, count] : notes) log_warn("{}: {} matrices: {}", path().string(), count, note);
   require(!weights_.empty(), "{}: no tensor is packed, though {} says that the weights are quantised",
           path().string(), config.file);
   std::map<std::string, std::string, std::less<>> weight_of;

@@ -21,6 +21,7 @@ class PackedWeight {
   int64_t rows = 0, columns = 0;
   std::string type;  // what stored_type() calls it: "GPTQ 4-bit"
   ActivationPolicy activation;
+  std::string note;  // something odd that the reader has put right; empty mostly
 
   /// Rows from `begin` on, as many as fill `out`, in FP32.
   void read_rows(int64_t begin, std::span<float> out) const;
