@@ -1,0 +1,140 @@
+"""Run by scripts/test-exports: exports of one artifact, loaded by programs that were not written here."""
+
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+QUATRAIN = os.environ["QUATRAIN"]
+ARTIFACT = pathlib.Path(os.environ["QUATRAIN_ARTIFACT"])
+IDS = [int(x) for x in os.environ.get("QUATRAIN_IDS", "").split(",") if x] or [
+    (7 * i * i + 13 * i + 5) % 60 + 20 for i in range(48)]
+
+
+def convert(source, out, to, *flags):
+    subprocess.run([QUATRAIN, "convert", source, "--to", to, "-o", out, *flags], check=True, capture_output=True)
+    return out
+
+
+def logits(model, folder):
+    out = folder / "logits.npy"
+    subprocess.run([QUATRAIN, "logits", model, "--ids", ",".join(map(str, IDS)), "-o", out], check=True,
+                   capture_output=True)
+    return np.load(out)
+
+
+def loss(values):
+    """Mean -log p of each id after those before it."""
+    values = values.astype(np.float64)[:-1]
+    top = values.max(-1, keepdims=True)
+    log_sum = np.log(np.exp(values - top).sum(-1)) + top[:, 0]
+    return float((log_sum - values[np.arange(len(IDS) - 1), IDS[1:]]).mean())
+
+
+def compare(name, theirs, ours, limit):
+    difference = float(np.sqrt(((theirs - ours) ** 2).sum() / (ours**2).sum()))
+    print(f"\n{name}: relative difference of logits {difference:.2e}; perplexity of {len(IDS) - 1} tokens "
+          f"{math.exp(loss(theirs)):.4f} there, {math.exp(loss(ours)):.4f} here")
+    assert difference < limit
+    return difference
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The artifact's weights in FP32, in the names of transformers."""
+    return convert(ARTIFACT, tmp_path_factory.mktemp("plain") / "plain", "safetensors", "--dtype", "f32")
+
+
+def tensors(folder):
+    from safetensors import safe_open
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as source:
+            for name in source.keys():
+                found[name] = source.get_tensor(name)
+    return found
+
+
+def test_gguf_package_reads_the_same_weights(tmp_path, plain):
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(convert(ARTIFACT, tmp_path / "model.gguf", "gguf"))
+    names = {"attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj",
+             "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+    weights, compared, types = tensors(plain), 0, set()
+    for tensor in reader.tensors:
+        parts = tensor.name.split(".")
+        if parts[0] != "blk" or parts[2] not in names:
+            continue
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        expected = weights[f"model.layers.{parts[1]}.{names[parts[2]]}.weight"].numpy()
+        np.testing.assert_allclose(values, expected, rtol=2**-10, atol=0)
+        types.add(tensor.tensor_type.name)
+        compared += 1
+    print(f"\ngguf {importlib.metadata.version('gguf')}: {compared} matrices equal, types {sorted(types)}")
+    assert compared > 0
+
+
+def test_llama_cpp_computes_the_same(tmp_path):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    file = convert(ARTIFACT, tmp_path / "model.gguf", "gguf")
+    try:
+        model = llama_cpp.Llama(str(file), n_ctx=256, logits_all=True, verbose=False)
+    except Exception as error:  # it refuses models without a vocabulary
+        pytest.skip(f"llama.cpp does not load it: {error}")
+    model.eval(IDS)
+    theirs = np.array(model.scores[: len(IDS)])
+    # llama.cpp rounds activations to 8 bits by blocks of 32: half a step is 1/254 of a block's largest value.
+    compare(f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}", theirs, logits(file, tmp_path), 0.03)
+    if "chat_template" in (ARTIFACT / "tokenizer_config.json").read_text():
+        assert "tokenizer.chat_template" in model.metadata
+
+
+def test_compressed_tensors_in_transformers(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("compressed_tensors")
+    folder = convert(ARTIFACT, tmp_path / "ct", "compressed-tensors")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        theirs = model(torch.tensor([IDS])).logits[0].float().numpy()
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    print(f"\nformat {config['format']}, groups {list(config['config_groups'])}")
+    # Ours reads the same integers; where inputs are quantised there (8 bits by token) and not here, the limit is wider.
+    by_token = any(group["input_activations"] for group in config["config_groups"].values())
+    compare(f"compressed-tensors {importlib.metadata.version('compressed-tensors')}, transformers "
+            f"{transformers.__version__}", theirs, logits(folder, tmp_path), 0.05 if by_token else 1e-3)
+
+
+@pytest.mark.parametrize("version", ["gptq"])
+def test_gptq_unpacked_by_auto_gptq(tmp_path, plain, version):
+    torch = pytest.importorskip("torch")
+    spec = importlib.util.spec_from_file_location("make_fixtures", pathlib.Path(__file__).parent / "make_fixtures.py")
+    fixtures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fixtures)
+    try:
+        QuantLinear = fixtures.part_of(("auto_gptq", "auto_gptq"), "nn_modules.qlinear.qlinear_cuda").QuantLinear
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("no auto-gptq")
+    folder = convert(ARTIFACT, tmp_path / "gptq", version)
+    config = json.loads((folder / "quantize_config.json").read_text())
+    packed, weights, compared = tensors(folder), tensors(plain), 0
+    for name in packed:
+        if not name.endswith(".qweight"):
+            continue
+        linear = name.removesuffix(".qweight")
+        n, k = weights[linear + ".weight"].shape
+        module = QuantLinear(config["bits"], config["group_size"], k, n, bias=False)
+        for part in ("qweight", "qzeros", "scales", "g_idx"):
+            assert getattr(module, part).shape == packed[f"{linear}.{part}"].shape
+            setattr(module, part, packed[f"{linear}.{part}"])
+        unpacked = module.float()(torch.eye(k)).T.detach().numpy()
+        np.testing.assert_allclose(unpacked, weights[linear + ".weight"].numpy(), rtol=2**-10, atol=0)
+        compared += 1
+    print(f"\nauto-gptq {importlib.metadata.version('auto-gptq')}: {compared} matrices equal")
+    assert compared > 0
