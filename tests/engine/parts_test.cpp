@@ -75,7 +75,7 @@ TEST(KvPool, PagesStartAsZeros) {
 // Outputs of q, k, v together equal those of each alone, bit for bit, however their policies differ.
 TEST(LinearGroup, FusedLinearsGiveWhatEachGives) {
   ModelConfig config = small_config();
-  config.qkv_bias = true;
+  config.qkv_bias = config.output_bias = true;  // what attention_bias of this architecture means
   const MemoryCheckpoint model(config);
   ThreadPool pool(2);
   const std::vector<LinearShape> all = linears_of_layer(config, 0);
