@@ -89,7 +89,7 @@ class Planner {
     if (linear.name.ends_with("o_proj"))
       return kinds.output == "none" ? Transform{} : hadamard(linear.in, layer, "output");
     if (!linear.name.ends_with("down_proj")) {
-      if (kinds.inputs == "none") return {};
+      if (kinds.inputs != "balanced-block") return {};
       return stored(kinds.inputs_block, linear.name.find(".self_attn.") != std::string::npos
                                             ? "self_attn.input_transform"
                                             : "mlp.input_transform");
@@ -176,6 +176,7 @@ WeightFormat weight_format(const Recipe& recipe, const LinearPolicy& policy, con
   format.clip = recipe.weights.clip == "mse";
   format.residual_budget = recipe.residual.budget;
   format.residual_score = recipe.residual.score;
+  format.residual_unit = recipe.residual.unit;
   return format;
 }
 

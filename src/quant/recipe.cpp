@@ -41,6 +41,13 @@ std::optional<std::vector<int64_t>> parse_layers(std::string_view text) {
   return layers;
 }
 
+// N of "rank:N" in plain digits; 0 when the text is anything else.
+int64_t parse_rank(std::string_view text) {
+  text.remove_prefix(std::string_view("rank:").size());
+  const auto layers = parse_layers(text);
+  return layers && layers->size() == 1 && std::to_string(layers->front()) == text ? layers->front() : 0;
+}
+
 // One field of the file: where its value goes (false: the value is not legal), and how it is written back.
 struct Field {
   std::string_view stage;  // empty at the top level
@@ -135,6 +142,26 @@ Field share(std::string_view stage, std::string_view name, Member member) {
           }};
 }
 
+Field alpha_field() {
+  return {"transform", "alpha", "a share from 0 to 1, \"search\"",
+          [](Recipe& recipe, const toml::node& node) {
+            if (node.is_string() && *node.value<std::string>() == "search") {
+              recipe.transform.alpha = Recipe::kSearchAlpha;
+              return true;
+            }
+            const auto value = node.is_number() ? node.value<double>() : std::nullopt;
+            if (!value || !(*value >= 0 && *value <= 1)) return false;
+            recipe.transform.alpha = *value;
+            return true;
+          },
+          [](const Recipe& recipe) {
+            if (recipe.transform.alpha == Recipe::kSearchAlpha) return quoted("search");
+            std::ostringstream out;
+            out << toml::value<double>(recipe.transform.alpha);
+            return out.str();
+          }};
+}
+
 Field kv_group_field() {
   return {"kv", "group", fmt::format("\"head\", {}", kGroupRule),
           [](Recipe& recipe, const toml::node& node) {
@@ -150,7 +177,8 @@ Field kv_group_field() {
 }
 
 Field layers8_field() {
-  return {"activations", "layers8", "\"none\", \"first3-last\", a list of layer numbers from 0",
+  return {"activations", "layers8",
+          "\"none\", \"first3-last\", \"rule\", \"rank:N\" (N from 1), a list of layer numbers from 0",
           [](Recipe& recipe, const toml::node& node) {
             std::string text;
             if (const toml::array* list = node.as_array()) {
@@ -163,7 +191,9 @@ Field layers8_field() {
             } else if (node.is_string()) {
               text = *node.value<std::string>();
             }
-            if (text != "none" && text != "first3-last" && !parse_layers(text)) return false;
+            const bool ranked = text.starts_with("rank:") && parse_rank(text) > 0;
+            if (text != "none" && text != "first3-last" && text != "rule" && !ranked && !parse_layers(text))
+              return false;
             recipe.activations.layers8 = text;
             return true;
           },
@@ -187,14 +217,18 @@ const std::vector<Field>& fields() {
       integer("", "seed", AT(seed), "an integer from 0", [](int64_t seed) { return seed >= 0; }),
       choice("transform", "residual", AT(transform.residual), {"none", "hadamard", "top1-pca-offset"}),
       integer("transform", "residual_group", AT(transform.residual_group), std::string(kGroupRule), is_group),
-      choice("transform", "value", AT(transform.value), {"none", "hadamard-per-head", "balanced"}),
+      choice("transform", "pca", AT(transform.pca), {"top1", "all"}),
+      choice("transform", "grouping", AT(transform.grouping), {"sorted", "zigzag"}),
+      choice("transform", "rotation", AT(transform.rotation), {"hadamard", "random-constant-row"}),
+      choice("transform", "value", AT(transform.value), {"none", "hadamard-per-head", "balanced", "smooth"}),
       choice("transform", "key", AT(transform.key), {"none", "hadamard-per-head", "balanced"}),
-      choice("transform", "inputs", AT(transform.inputs), {"none", "balanced-block"}),
+      choice("transform", "inputs", AT(transform.inputs), {"none", "balanced-block", "smooth"}),
       integer("transform", "inputs_block", AT(transform.inputs_block), std::string(kGroupRule), is_group),
       choice("transform", "output", AT(transform.output), {"none", "hadamard"}),
       choice("transform", "down", AT(transform.down),
-             {"none", "hadamard", "grouped-offset-hadamard", "balanced-block"}),
+             {"none", "hadamard", "grouped-offset-hadamard", "balanced-block", "smooth"}),
       integer("transform", "down_block", AT(transform.down_block), std::string(kGroupRule), is_group),
+      alpha_field(),
       choice("weights", "method", AT(weights.method), {"rtn", "gptq", "error-aware"}),
       integer("weights", "bits", AT(weights.bits), "4, 8",
               [](int64_t bits) { return bits == 4 || bits == 8; }),
@@ -205,9 +239,11 @@ const std::vector<Field>& fields() {
       share("weights", "stream", AT(weights.stream)),
       share("residual", "budget", AT(residual.budget)),
       choice("residual", "score", AT(residual.score),
-             {"residual-norm", "weight-max", "random", "hessian-diagonal"}),
-      choice("residual", "scope", AT(residual.scope), {"matrix"}),
+             {"residual-norm", "weight-max", "random", "hessian-diagonal", "delta-hessian"}),
+      choice("residual", "scope", AT(residual.scope), {"matrix", "global"}),
+      choice("residual", "unit", AT(residual.unit), {"block", "channel"}),
       integer("residual", "block", AT(residual.block), std::string(kGroupRule), is_group),
+      flag("residual", "sort", AT(residual.sort)),
       integer("activations", "bits", AT(activations.bits), "4, 8, 16", bits_4_8_16),
       integer("activations", "group", AT(activations.group), group_rule, group_or_0),
       integer("activations", "down_group", AT(activations.down_group),
@@ -223,6 +259,11 @@ const std::vector<Field>& fields() {
               [](int64_t samples) { return samples >= 1 && samples <= 65536; }),
       integer("calibration", "length", AT(calibration.length), "16 to 1048576",
               [](int64_t length) { return length >= 16 && length <= 1048576; }),
+      integer("refine", "samples", AT(refine.samples), "0 for none, up to 65536",
+              [](int64_t samples) { return samples >= 0 && samples <= 65536; }),
+      integer("refine", "length", AT(refine.length), "16 to 1048576",
+              [](int64_t length) { return length >= 16 && length <= 1048576; }),
+      share("refine", "rate", AT(refine.rate)),
       integer("embedding", "bits", AT(embedding_bits), "4, 8, 16", bits_4_8_16),
       integer("lm_head", "bits", AT(lm_head_bits), "4, 8, 16", bits_4_8_16),
   };
@@ -320,6 +361,33 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
           "{}: transform.value = \"balanced\" chooses the basis of o_proj's input and contradicts "
           "transform.output; legal: transform.output = \"none\"",
           where);
+  const Recipe::Transforms& transform = recipe.transform;
+  const bool pca = transform.residual == "top1-pca-offset";
+  require(pca || (transform.pca == "top1" && transform.rotation == "hadamard"),
+          "{}: transform.pca and transform.rotation need transform.residual = \"top1-pca-offset\"", where);
+  require(pca || transform.down == "grouped-offset-hadamard" || transform.grouping == "sorted",
+          "{}: transform.grouping needs transform.residual = \"top1-pca-offset\" or transform.down = "
+          "\"grouped-offset-hadamard\"",
+          where);
+  require(transform.value != "smooth" || transform.output == "none",
+          "{}: transform.value = \"smooth\" scales o_proj's inputs and contradicts transform.output; legal: "
+          "transform.output = \"none\"",
+          where);
+  require(transform.smooths() || !table.at_path("transform.alpha") || transform.alpha == 0.5,
+          "{}: transform.alpha needs \"smooth\" in transform.inputs, transform.value or transform.down",
+          where);
+  const Recipe::Residual& residual = recipe.residual;
+  require(residual.scope == "matrix" || (residual.score == "delta-hessian" && residual.unit == "block"),
+          "{}: residual.scope = \"global\" compares blocks of different matrices and needs residual.score = "
+          "\"delta-hessian\" and residual.unit = \"block\"",
+          where);
+  const auto in_order = [](const std::string& kind) { return kind == "none" || kind == "smooth"; };
+  require(
+      !residual.sort || (transform.residual == "none" && in_order(transform.inputs) &&
+                         in_order(transform.value) && in_order(transform.down) && transform.output == "none"),
+      "{}: residual.sort orders channels that a rotation would mix; legal: transforms \"none\" or "
+      "\"smooth\", or residual.sort = false",
+      where);
   require(recipe.activations.layers8 == "none" || recipe.activations.bits == 4,
           "{}: activations.layers8 contradicts activations.bits = {}; legal: activations.bits = 4, or "
           "activations.layers8 = \"none\"",
@@ -351,9 +419,10 @@ std::string Recipe::to_toml() const {
 }
 
 bool Recipe::calibrated() const {
-  return follows_stream() || transform.residual == "top1-pca-offset" || transform.value == "balanced" ||
-         transform.key == "balanced" || transform.inputs == "balanced-block" ||
-         transform.down == "balanced-block" || transform.down == "grouped-offset-hadamard";
+  return follows_stream() || watches_inputs() || refine.samples > 0 || transform.residual == "top1-pca-offset" ||
+         transform.value == "balanced" || transform.key == "balanced" ||
+         transform.inputs == "balanced-block" || transform.down == "balanced-block" ||
+         transform.down == "grouped-offset-hadamard";
 }
 
 std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {
@@ -364,6 +433,8 @@ std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {
       if (layer < 3 || layer == layers - 1) chosen.push_back(layer);
     return chosen;
   }
+  require(!measures_layers8(), "recipe {}: activations.layers8 = \"{}\" is chosen before a model is planned",
+          name, activations.layers8);
   chosen = parse_layers(activations.layers8).value();
   require(chosen.back() < layers,
           "recipe {}: activations.layers8 names layer {}; the model has layers 0 to {}", name, chosen.back(),

@@ -15,21 +15,28 @@ namespace quatrain {
 /// Values are plain; `kind` fields are the names in the file. A field of a stage that does not exist is an
 /// error.
 struct Recipe {
+  static constexpr double kSearchAlpha = -1;  // transform.alpha = "search"
+
   std::string name;
   std::string description;
   int64_t seed = 0;  // of every random choice (splitmix64, base/rng.h)
 
   // Exact before quantisation: merged into the weights, or applied online to an input.
   struct Transforms {
-    std::string residual = "none";  // none | hadamard | top1-pca-offset
-    int64_t residual_group = 128;   // channels that share one offset (top1-pca-offset)
-    std::string value = "none";     // none | hadamard-per-head | balanced
-    std::string key = "none";       // none | hadamard-per-head | balanced
-    std::string inputs = "none";    // of q, k, v and of gate, up: none | balanced-block
+    std::string residual = "none";      // none | hadamard | top1-pca-offset
+    int64_t residual_group = 128;       // channels that share one offset (top1-pca-offset)
+    std::string pca = "top1";           // of top1-pca-offset: top1 | all tokens
+    std::string grouping = "sorted";    // of both offset transforms: sorted | zigzag
+    std::string rotation = "hadamard";  // inside top1-pca-offset's groups: hadamard | random-constant-row
+    std::string value = "none";         // none | hadamard-per-head | balanced | smooth
+    std::string key = "none";           // none | hadamard-per-head | balanced
+    std::string inputs = "none";        // of q, k, v and of gate, up: none | balanced-block | smooth
     int64_t inputs_block = 64;
     std::string output = "none";  // of o_proj's input: none | hadamard
-    std::string down = "none";    // none | hadamard | grouped-offset-hadamard | balanced-block
+    std::string down = "none";    // none | hadamard | grouped-offset-hadamard | balanced-block | smooth
     int64_t down_block = 128;
+    double alpha = 0.5;  // smooth: how much of the range moves into the weights; kSearchAlpha: searched
+    bool smooths() const { return inputs == "smooth" || value == "smooth" || down == "smooth"; }
     bool operator==(const Transforms&) const = default;
   } transform;
 
@@ -46,9 +53,11 @@ struct Recipe {
 
   struct Residual {
     double budget = 0;                    // share of the 16-row blocks that get a low nibble
-    std::string score = "residual-norm";  // residual-norm | weight-max | random | hessian-diagonal
-    std::string scope = "matrix";         // where the budget holds: each matrix
+    std::string score = "residual-norm";  // ... | weight-max | random | hessian-diagonal | delta-hessian
+    std::string scope = "matrix";         // where the budget holds: matrix | global
+    std::string unit = "block";           // what is chosen: block | channel (every row of `block` columns)
     int64_t block = 128;                  // columns of a block
+    bool sort = false;                    // input channels in descending order of their energy first
     bool operator==(const Residual&) const = default;
   } residual;
 
@@ -57,7 +66,9 @@ struct Recipe {
     int64_t group = 0;       // 0: the whole token
     int64_t down_group = 0;  // of down_proj's input; 0: as `group`
     bool symmetric = false;
-    std::string layers8 = "none";  // none | first3-last | layer numbers from 0, as "0,1,2,29"
+    // none | first3-last | rule | rank:N (both measured, quant/activations/jump_ratio.h) | layer numbers from
+    // 0, as "0,1,2,29"
+    std::string layers8 = "none";
     bool operator==(const Activations&) const = default;
   } activations;
 
@@ -76,6 +87,14 @@ struct Recipe {
     bool operator==(const Calibration&) const = default;
   } calibration;
 
+  // Weight scales trained behind everything else (quant/refine/refine.h).
+  struct Refine {
+    int64_t samples = 0;    // of the calibration's, each a step; 0: no refinement
+    int64_t length = 1024;  // tokens of a sample that are used
+    double rate = 0.003;    // largest step of a scale, relative
+    bool operator==(const Refine&) const = default;
+  } refine;
+
   int embedding_bits = 8;  // 4, 8 or 16, one scale a row
   int lm_head_bits = 8;
   bool operator==(const Recipe&) const = default;
@@ -85,12 +104,21 @@ struct Recipe {
   bool follows_stream() const {
     return weights.method != "rtn" || (residual.budget > 0 && residual.score == "hessian-diagonal");
   }
+  /// Whether the unquantised inputs of every linear are watched: for smoothing, sorting, or scores without a
+  /// quantised stream.
+  bool watches_inputs() const {
+    return transform.smooths() || residual.sort || (residual.budget > 0 && residual.score == "delta-hessian");
+  }
+  /// Whether activations.layers8 is chosen by what a model's layers do (choose_layers8()).
+  bool measures_layers8() const {
+    return activations.layers8 == "rule" || activations.layers8.starts_with("rank:");
+  }
   /// Whether calibration text is read.
   bool calibrated() const;
   /// Every field, defaults and overrides included, as parse_recipe reads it back: the artifact's recipe.toml.
   std::string to_toml() const;
   /// Layers whose linears take 8-bit inputs (activations.layers8), ascending, for a model of `layers` layers.
-  /// A number past the last layer is an error.
+  /// A number past the last layer is an error, and so is a choice that is not measured yet.
   std::vector<int64_t> layers_with_8_bits(int64_t layers) const;
 };
 

@@ -37,8 +37,12 @@ std::string numbers(const std::vector<int64_t>& layers) {
 
 std::vector<LayerJump> measure_jumps(const fs::path& model, const std::vector<std::vector<int32_t>>& samples,
                                      bool rotate) {
+  return measure_jumps(open_weight_source(model), model.string(), samples, rotate);
+}
+
+std::vector<LayerJump> measure_jumps(std::unique_ptr<WeightSource> source, const std::string& where,
+                                     const std::vector<std::vector<int32_t>>& samples, bool rotate) {
   const c10::InferenceMode inference;
-  std::unique_ptr<WeightSource> source = open_weight_source(model);
   if (rotate && !source->config().sandwich_norms) {
     const int64_t width = source->config().hidden;
     source =
@@ -52,7 +56,7 @@ std::vector<LayerJump> measure_jumps(const fs::path& model, const std::vector<st
     for (const std::vector<int32_t>& ids : samples) {
       const torch::Tensor index = torch::tensor(ids, torch::kInt).to(torch::kLong);
       require(index.min().item<int64_t>() >= 0 && index.max().item<int64_t>() < config.vocabulary,
-              "{}: a token is outside the vocabulary of {}", model.string(), config.vocabulary);
+              "{}: a token is outside the vocabulary of {}", where, config.vocabulary);
       hidden.push_back(embedding.index_select(0, index).to(torch::kDouble) * config.embedding_scale);
       tokens += index.size(0);
     }

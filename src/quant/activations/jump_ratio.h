@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "base/json.h"
 
 namespace quatrain {
+
+class WeightSource;
 
 /// Means over tokens t of the layer's update dx = output - input x:
 /// jump_ratio = |dx| / (|x| + eps); snr(b) = 10 log10(|x|^2 / (|Q_b(x + dx) - (x + dx)|^2 + eps)) dB with one
@@ -22,6 +25,10 @@ struct LayerJump {
 /// noise is that of the rotated states.
 std::vector<LayerJump> measure_jumps(const fs::path& model, const std::vector<std::vector<int32_t>>& samples,
                                      bool rotate);
+
+/// The same for a model that is open; `where` begins error texts.
+std::vector<LayerJump> measure_jumps(std::unique_ptr<WeightSource> source, const std::string& where,
+                                     const std::vector<std::vector<int32_t>>& samples, bool rotate);
 
 /// Layers (from 0) with jump_ratio > 0.9 and snr4 < 13.5 dB: the thresholds that give the published choice on
 /// Llama-3-8B.

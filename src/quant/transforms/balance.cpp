@@ -37,11 +37,11 @@ torch::Tensor damped(const torch::Tensor& s, double damping) {
 
 }  // namespace
 
-torch::Tensor offset_rotation(int64_t n, uint64_t seed) {
+torch::Tensor offset_rotation(int64_t n, uint64_t seed, bool hadamard) {
   SplitMix64 random(seed);
   torch::Tensor q = torch::empty({n, n}, torch::kDouble);
   double* out = q.data_ptr<double>();
-  if (!hadamard_exists(n)) {
+  if (!hadamard || !hadamard_exists(n)) {
     for (int64_t i = 0; i < n * n; ++i) out[i] = random.normal();
     q.select(1, 0).fill_(1);
     torch::Tensor basis = std::get<0>(torch::linalg_qr(q));

@@ -9,8 +9,8 @@ namespace quatrain {
 
 /// FP64 [n, n], orthogonal, first row constant, the rest random: x <- x Q turns the first channel into one
 /// offset of all outputs. A Hadamard matrix with permuted columns, permuted and negated rows where one of
-/// order n exists, else an orthogonalised random matrix.
-torch::Tensor offset_rotation(int64_t n, uint64_t seed);
+/// order n exists and `hadamard` is set, else an orthogonalised random matrix.
+torch::Tensor offset_rotation(int64_t n, uint64_t seed, bool hadamard = true);
 
 /// S^-1 # G = S^-1/2 (S^1/2 G S^1/2)^1/2 S^-1/2 of symmetric positive definite S, G: FP64 [..., n, n].
 torch::Tensor geometric_mean(const torch::Tensor& s, const torch::Tensor& g);

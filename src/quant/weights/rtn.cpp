@@ -28,6 +28,8 @@ class RtnMatrix {
     const NibblePlanes shape = make_planes(rows_, columns_, format_.group, format_.residual_block, {});
     if (all) {
       selected = all_blocks(rows_, columns_, format_.residual_block);
+    } else if (format_.selected) {
+      selected = *format_.selected;
     } else if (format_.residual_budget > 0) {
       const int64_t blocks = shape.block_rows() * shape.block_columns();
       require(blocks <= std::numeric_limits<int32_t>::max(), "{}: {} x {} has too many residual blocks",
@@ -35,7 +37,9 @@ class RtnMatrix {
       const std::vector<double> scores = format_.residual_score == "random"
                                              ? random_scores(blocks, format_.seed, name_)
                                              : weight_scores(shape, scales);
-      selected = select_blocks(scores, format_.residual_budget);
+      selected = format_.residual_unit == "channel"
+                     ? select_block_columns(scores, shape.block_columns(), format_.residual_budget)
+                     : select_blocks(scores, format_.residual_budget);
     }
     return encode(make_planes(rows_, columns_, format_.group, format_.residual_block, std::move(selected)),
                   std::move(scales));
@@ -74,7 +78,8 @@ class RtnMatrix {
     scales.resize(static_cast<size_t>(rows_ * shape.groups()));
     std::vector<double> scores(static_cast<size_t>(shape.block_rows() * shape.block_columns()));
     const int64_t group = format_.group == 0 ? columns_ : format_.group;
-    const bool largest = format_.residual_score == "weight-max";
+    const bool largest = format_.residual_score == "weight-max",
+               delta = format_.residual_score == "delta-hessian";
     for_each_row([&](int64_t row, std::span<const float> weights) {
       float* row_scale = scales.data() + row * shape.groups();
       row_scales(weights, row_scale);
@@ -85,10 +90,13 @@ class RtnMatrix {
         if (largest) {
           score = std::max(score, static_cast<double>(std::fabs(weight)));
         } else {
-          const double residual = scale * std::clamp(std::rint(weight / scale), -8.0f, 7.0f) - weight;
-          score +=
-              residual * residual *
-              (format_.column_weight.empty() ? 1.0f : format_.column_weight[static_cast<size_t>(column)]);
+          const float steps = weight / scale;
+          const double residual = scale * std::clamp(std::rint(steps), -8.0f, 7.0f) - weight;
+          const double left =
+              delta ? scale * 0.0625f * std::clamp(std::rint(16.0f * steps), -128.0f, 127.0f) - weight : 0.0;
+          score += delta_hessian(
+              residual, left,
+              format_.column_weight.empty() ? 1.0f : format_.column_weight[static_cast<size_t>(column)]);
         }
       }
     });

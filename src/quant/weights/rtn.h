@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ struct WeightFormat {
   int64_t residual_block = 128;
   double residual_budget = 0;  // share of the blocks with a low nibble; 4 bits only
   std::string residual_score = "residual-norm";
-  std::vector<float> column_weight = {};  // hessian-diagonal: of each column's squared error
+  std::string residual_unit = "block";                // block | channel (select_block_columns)
+  std::vector<float> column_weight = {};              // hessian scores: of each column's squared error
+  std::optional<std::vector<int32_t>> selected = {};  // blocks that were chosen elsewhere; no budget then
   uint64_t seed = 0;
 };
 
@@ -33,10 +36,11 @@ struct QuantizedMatrix {
 };
 
 /// Scale by group (quant/weights/scales.h), blocks by score (residual-norm: sum of the 4-bit error
-/// squared, hessian-diagonal: the same with column weights,
-/// weight-max: the largest |w|, random), codes by quant/weights/planes.h. Beside the planes, memory is a few
-/// rows a thread, whatever the group; a budget between 0 and 1 with a score over weights reads the rows
-/// twice. `name` goes into errors and random scores. The result does not depend on the number of threads.
+/// squared, hessian-diagonal: the same with column weights, delta-hessian: what the low nibble takes from
+/// that (residual/select.h), weight-max: the largest |w|, random), codes by quant/weights/planes.h. Beside
+/// the planes, memory is a few rows a thread, whatever the group; a budget between 0 and 1 with a score over
+/// weights reads the rows twice. `name` goes into errors and random scores. The result does not depend on the
+/// number of threads.
 QuantizedMatrix quantize_rtn(const std::string& name, int64_t rows, int64_t columns, const RowReader& read,
                              const WeightFormat& format, ThreadPool& pool);
 
