@@ -2,6 +2,7 @@
 // and quantised, prompts, batches, decoding, errors.
 #include "engine/cuda/cuda_engine.h"
 
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -270,6 +271,18 @@ TEST(CudaEngine, NamesWhereValuesBreak) {
     EXPECT_NE(std::string(error.what()).find("layer 1 attention"), std::string::npos) << error.what();
   }
   EXPECT_EQ(engine->length(sequence), 0);
+}
+
+// Runs without a GPU too.
+TEST(CudaEngineLoad, SaysWhatIsMissing) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) GTEST_SKIP() << "there is a GPU";
+  try {
+    make_cuda_engine(source_of(MemoryCheckpoint(small_config())), on_gpu());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("--device cpu"), std::string::npos) << error.what();
+  }
 }
 
 TEST(CudaEngine, RefusesTooLittleMemory) {
