@@ -101,7 +101,6 @@ void export_gptq(const Checkpoint& model, const fs::path& output, const FormatOp
   std::vector<WeightScheme> schemes = plan_schemes(model, layout);
   if (std::ranges::any_of(schemes, [](const WeightScheme& scheme) { return scheme.activation.bits < 16; }))
     log_warn("GPTQ says nothing of activations: readers compute with 16-bit ones");
-  const std::vector<WeightScheme> wanted = schemes;
   const WeightScheme scheme = one_scheme(model, layout, schemes, options.fold);
   Json config = {{"quant_method", "gptq"},
                  {"bits", scheme.bits},
