@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "base/error.h"
 #include "eval/tasks/items.h"
 #include "verb.h"
 
@@ -35,6 +36,9 @@ void run_compare(CompareVerbOptions options) {
     print_json(comparison.to_json());
   else
     fmt::print("{}report: {}\n", comparison.to_text(), (fs::path(options.output) / "report.html").string());
+  require(comparison.failures.empty(), "compare: {} of {} recipes failed, {} for one: {}",
+          comparison.failures.size(), settings.recipes.size(), comparison.failures.front().first,
+          comparison.failures.front().second);
 }
 
 }  // namespace
@@ -62,12 +66,14 @@ void add_compare(CLI::App& app) {
   verb->add_option("--windows", options->compare.windows,
                    "the first N windows of each text only (default: all)")
       ->check(whole_number<int64_t>(1));
-  verb->add_option("--tasks", options->compare.tasks, "tasks of eval; several with commas")->delimiter(',');
+  verb->add_option("--tasks,--task", options->compare.tasks, "tasks of eval; several with commas")
+      ->delimiter(',');
   verb->add_option("--data", options->data,
                    "the folder of the tasks' files (default: $QUATRAIN_SHARED/data/qa)");
   verb->add_option("--limit", options->compare.task_options.limit, "the first N items of a task only")
       ->check(whole_number<int64_t>(1));
-  verb->add_option("--fewshot", options->compare.task_options.shots, "answered items before each question")
+  verb->add_option("--fewshot,--shots", options->compare.task_options.shots,
+                   "answered items before each question")
       ->check(whole_number<int64_t>(0));
   verb->add_flag("--no-jump-ratio", options->no_jump_ratio, "leave DynamicPTQ's curves out of the report");
   verb->add_option("--max-ram", options->max_ram,

@@ -129,13 +129,13 @@ void add_eval(CLI::App& app) {
       ->capture_default_str();
   std::string names;
   for (const Task& task : tasks()) names += (names.empty() ? "" : ", ") + task.name;
-  verb->add_option("--task", options->tasks, names + "; several with commas")->delimiter(',');
+  verb->add_option("--task,--tasks", options->tasks, names + "; several with commas")->delimiter(',');
   verb->add_option("--data", options->data,
                    "the folder of the tasks' files (default: $QUATRAIN_SHARED/data/qa)");
   verb->add_option("--limit", options->task_options.limit,
                    "the first N items of a task (of each subject of mmlu) only")
       ->check(whole_number<int64_t>(1));
-  verb->add_option("--fewshot", options->task_options.shots,
+  verb->add_option("--fewshot,--shots", options->task_options.shots,
                    "answered items before each question (default: 5 for gsm8k, else 0)")
       ->check(whole_number<int64_t>(0));
   verb->add_option("--samples", options->samples,

@@ -135,7 +135,7 @@ class Comparer {
     comparison.model = options_.model.filename().empty() ? options_.model.parent_path().filename().string()
                                                          : options_.model.filename().string();
     const std::vector<Subject> subjects = find_subjects();
-    for (const Subject& subject : subjects) comparison.rows.push_back(row_of(subject));
+    for (const Subject& subject : subjects) add_row(subject, comparison);
     if (options_.jump_ratio && kHaveQuantizer) add_curves(comparison);
     add_settings(comparison);
     return comparison;
@@ -143,8 +143,12 @@ class Comparer {
 
  private:
   std::vector<Subject> find_subjects() const {
-    std::vector<Subject> subjects = {
-        {"16-bit", "the model as it is", options_.model, "", "", {{"model", fingerprint_}}}};
+    std::vector<Subject> subjects = {{"16-bit",
+                                      "the model as it is: inputs and cache are not quantised",
+                                      options_.model,
+                                      "",
+                                      "",
+                                      {{"model", fingerprint_}}}};
     for (const std::string& name : options_.recipes) {
       if (is_artifact(name)) {
         const fs::path path =
@@ -172,6 +176,17 @@ class Comparer {
       if (!names.insert(file_name(subject.name)).second)
         fail_usage("compare: two rows are called \"{}\"; rename a recipe or an artifact", subject.name);
     return subjects;
+  }
+
+  /// A recipe that this model cannot take must not lose the others: it is reported, and the run goes on.
+  void add_row(const Subject& subject, Comparison& comparison) {
+    try {
+      comparison.rows.push_back(row_of(subject));
+    } catch (const Error& error) {
+      if (comparison.rows.empty()) throw;  // without the model itself there is nothing to compare with
+      log_warn("{}: {}", subject.name, error.what());
+      comparison.failures.emplace_back(subject.name, error.what());
+    }
   }
 
   ComparedRow row_of(const Subject& subject) {

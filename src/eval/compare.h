@@ -29,7 +29,8 @@ struct CompareOptions {
 /// Measures the model and each recipe. Below `output`, artifacts/NAME holds what was quantised and
 /// rows/NAME.json what was measured. An artifact is used again while the model's fingerprint, the recipe and
 /// the program are those that it was made of; a row, while also texts, protocols, windows, tasks and their
-/// files are. Whatever else lies under these names is made again. Two rows of one name are a UsageError.
+/// files are. Whatever else lies under these names is made again. A recipe that fails becomes one of the
+/// comparison's failures; a model that does is an error, and two rows of one name are a UsageError.
 Comparison compare(const CompareOptions& options, const fs::path& output);
 
 /// Writes comparison.json, comparison.csv and report.html into `output`.

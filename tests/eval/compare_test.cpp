@@ -103,6 +103,13 @@ TEST_F(Compare, RecipesAreQuantisedOnce) {
   EXPECT_THROW(run(), UsageError);
   options_.recipes = {"no-such-recipe"};
   EXPECT_THROW(run(), Error);
+  // Not enough memory for one recipe: the other has its row.
+  options_.recipes = {"rtn", "rtn-g64"};
+  options_.max_ram = 1;
+  const Comparison partial = run();
+  ASSERT_EQ(partial.failures.size(), 1u);  // rtn is there already
+  EXPECT_EQ(partial.failures[0].first, "rtn-g64");
+  EXPECT_EQ(partial.rows.size(), 2u);
 }
 #else
 TEST_F(Compare, RecipesNeedLibtorch) {

@@ -96,6 +96,7 @@ std::string Comparison::to_text() const {
         out += fmt::format("  {:>{}.4f}", figure.value, std::max<size_t>(figure.name.size(), 8));
     out += "\n";
   }
+  for (const auto& [name, why] : failures) out += fmt::format("{:{}}  failed: {}\n", name, width, why);
   return out;
 }
 
@@ -122,6 +123,7 @@ Json Comparison::to_json() const {
   for (const ComparedRow& row : rows) list.push_back(row.to_json());
   Json json = {{"model", model}, {"rows", list}};
   for (const auto& [name, value] : settings) json["settings"][name] = value;
+  for (const auto& [name, why] : failures) json["failures"].push_back({{"name", name}, {"error", why}});
   for (const auto* curves : {&jump_ratio, &snr})
     for (const LayerCurve& curve : *curves) json["layers"][curve.name] = curve.values;
   return json;

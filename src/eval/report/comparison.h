@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -41,8 +42,9 @@ struct LayerCurve {
 };
 
 struct Comparison {
-  std::string model;                        // as the user named it
-  std::vector<ComparedRow> rows;            // all with the same figures in the same order
+  std::string model;                                          // as the user named it
+  std::vector<ComparedRow> rows;                              // all with the same figures in the same order
+  std::vector<std::pair<std::string, std::string>> failures;  // recipes without a row, and why
   std::vector<LayerCurve> jump_ratio, snr;  // DynamicPTQ's measures; empty where not measured
   std::vector<std::pair<std::string, std::string>> settings;  // what the page lists at its end
 

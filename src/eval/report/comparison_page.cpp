@@ -138,6 +138,8 @@ std::string comparison_page(const Comparison& comparison) {
       "<p class=\"note\">W, A and KV are effective bits of the linears' weights, their inputs and the cache, "
       "scales and zeros included; bits a weight counts all that is stored, embedding and head too. ± is one "
       "standard error.</p>\n";
+  for (const auto& [name, why] : comparison.failures)
+    body += "<p><strong>" + escape_html(name) + "</strong> failed: " + escape_html(why) + "</p>\n";
   if (!comparison.rows.front().tasks.empty()) body += "<h2>Tasks</h2>\n" + task_table(comparison);
   body += "<h2>Plots</h2>\n<div class=\"plots\">\n" + plots(comparison) + "</div>\n<h2>Recipes</h2>\n<dl>\n";
   for (const ComparedRow& row : comparison.rows)

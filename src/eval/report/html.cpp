@@ -26,7 +26,7 @@ svg{display:block;width:100%;height:auto}svg text{font-size:13px;fill:var(--soft
 .key{display:flex;flex-wrap:wrap;gap:.2rem .9rem;list-style:none;margin:.4rem 0 0;padding:0;font-size:.85rem}
 .key i{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.35em}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;font-size:.9rem}dt{color:var(--soft)}dd{margin:0}
-@media(max-width:34rem){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
+@media(max-width:34rem){svg text{font-size:18px}dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
 )";
 
 // Ten colours that keep apart on light and on dark.
@@ -66,8 +66,7 @@ std::string html_page(std::string_view title, std::string_view body) {
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
       "'unsafe-inline'\">\n"
-      "<link rel=\"icon\" "
-      "href=\"data:,\">\n<title>{}</title>\n<style>\n{}{}</style>\n</head>\n<body>\n{}</body>\n"
+      "<title>{}</title>\n<style>\n{}{}</style>\n</head>\n<body>\n{}</body>\n"
       "</html>\n",
       escape_html(title), kStyle, colours, body);
 }

@@ -12,7 +12,7 @@ namespace quatrain {
 namespace {
 
 constexpr double kWidth = 640, kHeight = 360;
-constexpr double kLeft = 64, kRight = 16, kTop = 14, kBottom = 48;
+constexpr double kLeft = 76, kRight = 16, kTop = 14, kBottom = 48;
 
 /// Values on one axis to positions in the drawing.
 class Scale {
