@@ -3,26 +3,33 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/rng.h"
+#include "base/sha256.h"
 #include "base/thread_pool.h"
 #include "checkpoint/artifact.h"
 #include "quant/calibration.h"
+#include "quant/journal.h"
 #include "quant/layer_quantizer.h"
+#include "quant/layer_record.h"
+#include "quant/math_threads.h"
 #include "quant/policy.h"
+#include "quant/report_times.h"
 #include "quant/stopwatch.h"
 #include "quant/text_files.h"
 #include "quant/transforms/merged_source.h"
-#include "quant/transforms/rotation.h"
-#include "quant/transforms/top1_pca.h"
+#include "quant/transforms/stream_rotation.h"
 #include "quant/weights/rtn.h"
 
 namespace quatrain {
 namespace {
 
+constexpr int kJournalVersion = 1;  // raised when the same run would give other bits
+constexpr const char* kStartEntry = "start";
 constexpr uint64_t kProgramBytes = uint64_t{400} << 20;  // the program, libtorch, and what its threads hold
 
 RowReader rows_of(const torch::Tensor& matrix) {
@@ -36,41 +43,69 @@ std::span<const float> values_of(const torch::Tensor& contiguous) {
   return {contiguous.data_ptr<float>(), static_cast<size_t>(contiguous.numel())};
 }
 
+std::span<std::byte> writable_bytes_of(const torch::Tensor& contiguous) {
+  return {static_cast<std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
+}
+
 class CalibratedQuantizer {
  public:
-  CalibratedQuantizer(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
-                      const QuantizeOptions& options)
+  CalibratedQuantizer(std::shared_ptr<const Checkpoint> checkpoint, const Recipe& recipe,
+                      const fs::path& output, const QuantizeOptions& options)
       : recipe_(recipe),
         output_(output),
         options_(options),
         checkpoint_(std::move(checkpoint)),
         pool_(options.threads) {
-    at::set_num_threads(pool_.threads());
+    keep_freed_memory();
   }
 
   Json run() {
     const c10::InferenceMode inference;
     const ModelConfig& original = checkpoint_->config();
     const std::string where = checkpoint_->path().string();
-    require(original.moe.experts == 0 && !original.sandwich_norms,
-            "{}: recipe {}: transforms and calibrated weights need a dense model without norms behind its "
-            "linears ({} is none); use an rtn recipe without transforms",
+    require(original.moe.experts == 0,
+            "{}: recipe {}: transforms and calibrated weights need a dense model ({} is none); use an rtn "
+            "recipe without transforms",
             where, recipe_.name, original.architecture);
+    check_sandwich(original, where);
     if (recipe_.calibrated()) read_samples();
     check_memory(original);
     ArtifactWriter writer(output_);
-    prepare_source();
+    Journal journal(output_, identity(), options_.resume);
+    const int64_t finished = journal.layers();
+    const std::optional<JournalEntry> start = journal.find(kStartEntry);
+    require(start || finished == 0, "{}: lacks its start; remove the journal and start again",
+            Journal::path_of(output_).string());
+    scratch_ = writer.staging();
+    const torch::Tensor rotation = prepare_source(start);
     const ModelConfig& config = source_->config();
     plan_ = plan_quantization(config, recipe_);
     for (const std::string& note : notes_) log_info("{}", note);
     for (const std::string& note : plan_.notes) log_info("{}", note);
 
-    CalibrationStreams streams;
-    embed(writer, streams);
-    Progress progress("layers", config.layers);
-    for (int64_t index = 0; index < config.layers; ++index) {
-      const double error = add_layer(writer, streams, index);
-      progress.update(index + 1, recipe_.follows_stream() ? fmt::format("stream error {:.4f}", error) : "");
+    CalibrationStreams streams{{}, {}, SampleWork(pool_, scratch_)};
+    embed(writer, streams, finished == 0);
+    if (!start) {
+      if (recipe_.residual.scope == "global") choose_blocks(streams.exact);
+      write_start(journal, rotation);
+    }
+    for (int64_t index = 0; index < finished; ++index)
+      add_layer(writer, read_layer(*journal.find(Journal::layer_name(index))), index, {});
+    if (finished > 0) {
+      log_info("{} of {} layers were finished before", finished, config.layers);
+      if (finished < config.layers) read_streams(journal, streams, finished - 1);
+    }
+    Progress progress("layers", config.layers - finished);
+    for (int64_t index = finished; index < config.layers; ++index) {
+      const Stopwatch watch;
+      const QuantizedLayer layer = quantize_layer(DecoderLayer(*source_, index), config, recipe_,
+                                                  plan_.config, streams, pool_, chosen_);
+      if (index + 1 < config.layers) write_streams(journal, streams, index);
+      write_layer(journal, Journal::layer_name(index), layer);
+      journal.erase(streams_name(index - 1));  // the layer's own are durable
+      add_layer(writer, layer, index, watch.seconds());
+      progress.update(index + 1 - finished,
+                      recipe_.follows_stream() ? fmt::format("stream error {:.4f}", layer.stream_error) : "");
     }
     streams = {};
     add_plain(writer, "model.norm.weight", "F32");
@@ -84,11 +119,27 @@ class CalibratedQuantizer {
     ModelConfig written = config;
     written.tied_embeddings = plan_.config.lm_head_tied;
     const Json report = make_report(summary);
-    writer.finish(written.to_json(), plan_.config, recipe_.to_toml(), report);
+    writer.finish(written.to_json(), plan_.config, recipe_.to_toml(), without_times(report));
+    journal.remove();
     return report;
   }
 
  private:
+  // A norm behind a linear commutes neither with a change of basis of the stream nor with a correction of it.
+  void check_sandwich(const ModelConfig& config, const std::string& where) const {
+    if (!config.sandwich_norms) return;
+    const auto needs = [&](bool legal, const char* field, const char* value) {
+      require(
+          legal,
+          "{}: recipe {}: {} has norms behind its linears, which do not commute with {}; set {} = {} (the "
+          "recipe quatrain-unrotated does)",
+          where, recipe_.name, config.architecture, field, field, value);
+    };
+    needs(recipe_.transform.residual == "none", "transform.residual", "\"none\"");
+    needs(!recipe_.residual.sort, "residual.sort", "false");
+    needs(recipe_.weights.stream == 0, "weights.stream", "0");
+  }
+
   void read_samples() {
     samples_ = options_.samples.empty() ? load_calibration(recipe_, checkpoint_->path())
                                         : CalibrationSamples{options_.samples, "given tokens", "", 0};
@@ -99,55 +150,123 @@ class CalibratedQuantizer {
                 checkpoint_->path().string(), id, vocabulary);
   }
 
-  // Hidden states at three boundaries and one quantised (FP32), the widest input of the samples, and the
-  // embedding three times (as it came, rotated, and what is made of it).
-  void check_memory(const ModelConfig& config) {
-    uint64_t tokens = 0;
-    for (const std::vector<int32_t>& ids : samples_.ids) tokens += ids.size();
-    const auto bytes = [](uint64_t count, int64_t width, uint64_t each) {
-      return count * static_cast<uint64_t>(width) * each;
-    };
-    const uint64_t streams = bytes(tokens, (recipe_.follows_stream() ? 4 : 3) * config.hidden, 4);
-    const uint64_t inputs =
-        recipe_.follows_stream() ? bytes(tokens, std::max(config.query_width(), config.intermediate), 4) : 0;
-    const uint64_t matrix = bytes(static_cast<uint64_t>(config.vocabulary), config.hidden, 12);
-    const uint64_t layer = bytes(static_cast<uint64_t>(config.intermediate), 3 * config.hidden, 32);
-    predicted_ = kProgramBytes + std::max(streams + inputs + layer, matrix);
-    log_info("predicted peak memory {:.0f} MiB, beside the source's mapped pages",
-             static_cast<double>(predicted_) / 0x1p20);
-    require(
-        options_.max_ram == 0 || predicted_ <= options_.max_ram,
-        "{}: about {:.0f} MiB of memory are needed, --max-ram allows {:.0f} MiB; {} calibration tokens take "
-        "{:.0f} MiB: lower calibration.samples",
-        checkpoint_->path().string(), static_cast<double>(predicted_) / 0x1p20,
-        static_cast<double>(options_.max_ram) / 0x1p20, tokens,
-        static_cast<double>(streams + inputs) / 0x1p20);
+  // What decides the result.
+  Json identity() const {
+    Sha256 tokens;
+    for (const std::vector<int32_t>& ids : samples_.ids) {
+      const auto length = static_cast<uint64_t>(ids.size());
+      tokens.update(&length, sizeof length);
+      tokens.update(ids.data(), ids.size() * sizeof(int32_t));
+    }
+    return {{"version", kJournalVersion},
+            {"model", checkpoint_->path().filename().string()},
+            {"fingerprint of the model", checkpoint_->fingerprint()},
+            {"recipe", recipe_.to_toml()},
+            {"calibration text", samples_.text},
+            {"number of samples", samples_.ids.size()},
+            {"sha256 of the samples' tokens", tokens.hex()}};
   }
 
-  // The model as its layers are quantised: gains folded and the residual stream rotated, or as it came.
-  void prepare_source() {
-    if (recipe_.transform.residual == "none") {
-      source_ = checkpoint_weight_source(checkpoint_);
-      return;
+  // Whatever the number of samples: the temporaries of one sample a thread, the Hessians of the widest input
+  // in FP64, one layer, and the embedding three times (as it came, rotated, and what is made of it). Hidden
+  // states of all samples lie in files.
+  void check_memory(const ModelConfig& config) {
+    uint64_t tokens = 0, longest = 0;
+    for (const std::vector<int32_t>& ids : samples_.ids) {
+      tokens += ids.size();
+      longest = std::max<uint64_t>(longest, ids.size());
     }
+    const auto wide = [](int64_t value) { return static_cast<uint64_t>(value); };
+    const uint64_t hidden = wide(config.hidden), inner = wide(config.intermediate),
+                   queries = wide(config.query_width()), input = std::max({hidden, inner, queries});
+    const uint64_t sample = 4 * (longest * (4 * inner + 8 * hidden + 4 * queries) + 2 * input * input);
+    const uint64_t resident = (config.sandwich_norms ? 7 : 5) * SampleWork::kResident;
+    const uint64_t layer = 12 * (3 * inner * hidden + 2 * hidden * (queries + hidden)) +
+                           (recipe_.follows_stream() ? 64 * input * input : 0);
+    const uint64_t matrix = 12 * wide(config.vocabulary) * hidden;
+    predicted_ = kProgramBytes +
+                 std::max(wide(pool_.threads()) * sample + (tokens > 0 ? resident : 0) + layer, matrix);
+    log_info("predicted peak memory {:.0f} MiB, beside the source's mapped pages",
+             static_cast<double>(predicted_) / 0x1p20);
+    if (tokens > 0) {
+      const uint64_t states = 4 * tokens * ((recipe_.follows_stream() ? 6 : 3) * hidden + input);
+      log_info("hidden states of {} calibration tokens take up to {:.0f} MiB on disk, beside the output",
+               tokens, static_cast<double>(states) / 0x1p20);
+    }
+    require(
+        options_.max_ram == 0 || predicted_ <= options_.max_ram,
+        "{}: about {:.0f} MiB of memory are needed, --max-ram allows {:.0f} MiB; each of {} threads takes "
+        "{:.0f} MiB for a sample of {} tokens: lower calibration.length or --threads",
+        checkpoint_->path().string(), static_cast<double>(predicted_) / 0x1p20,
+        static_cast<double>(options_.max_ram) / 0x1p20, pool_.threads(), static_cast<double>(sample) / 0x1p20,
+        longest);
+  }
+
+  // The model as its layers are quantised: gains folded and the residual stream in another basis, or as it
+  // came.
+  torch::Tensor prepare_source(const std::optional<JournalEntry>& start) {
     torch::Tensor rotation;
-    const int64_t width = checkpoint_->config().hidden;
-    const uint64_t seed = transform_seed(recipe_, 0, "residual");
-    if (recipe_.transform.residual == "hadamard") {
-      const int64_t order = hadamard_order(width);
-      if (order != width)
-        notes_.push_back(fmt::format(
-            "width {}: no Hadamard matrix of this order is known, the residual rotation has blocks of {}",
-            width, order));
-      rotation = hadamard_rotation(width, order, seed);
+    if (start) {
+      const int64_t width = start->facts().at("rotation");
+      notes_ = start->facts().at("notes").get<std::vector<std::string>>();
+      for (const auto& [name, blocks] : start->facts().at("blocks").items())
+        chosen_[name] = blocks.get<std::vector<int32_t>>();
+      if (width > 0) {
+        rotation = torch::empty({width, width}, torch::kDouble);
+        start->copy("rotation", writable_bytes_of(rotation));
+      }
     } else {
-      const int64_t group = fitting_group(width, recipe_.transform.residual_group);
-      if (group != recipe_.transform.residual_group)
-        notes_.push_back(fmt::format("width {}: residual groups of {} do not divide it, {} are used", width,
-                                     recipe_.transform.residual_group, group));
-      rotation = top1_pca_rotation(top1_rows(), group, seed);
+      rotation = stream_rotation(checkpoint_, recipe_, samples_.ids, notes_, SampleWork(pool_, scratch_));
     }
-    source_ = merge_rotation(checkpoint_weight_source(checkpoint_), rotation);
+    source_ = checkpoint_weight_source(checkpoint_);
+    if (rotation.defined()) source_ = merge_rotation(std::move(source_), rotation);
+    return rotation;
+  }
+
+  void write_start(Journal& journal, const torch::Tensor& rotation) const {
+    const torch::Tensor values = rotation.defined() ? rotation.contiguous() : torch::Tensor();
+    Journal::Parts parts;
+    if (values.defined()) parts.emplace_back("rotation", writable_bytes_of(values));
+    journal.write(
+        kStartEntry,
+        {{"rotation", values.defined() ? values.size(0) : 0}, {"notes", notes_}, {"blocks", chosen_}}, parts);
+  }
+
+  static std::string streams_name(int64_t layer) { return fmt::format("streams-{:05}", layer); }
+
+  // The hidden states behind `layer`.
+  static void write_streams(Journal& journal, const CalibrationStreams& streams, int64_t layer) {
+    Journal::Parts parts;
+    std::vector<torch::Tensor> rows;
+    for (const auto& [name, stream] :
+         {std::pair("exact", &streams.exact), std::pair("quantized", &streams.quantized)})
+      for (size_t s = 0; s < stream->size(); ++s) {
+        rows.push_back((*stream)[s]);
+        parts.emplace_back(fmt::format("{} {}", name, s), writable_bytes_of(rows.back()));
+      }
+    journal.write(streams_name(layer), Json::object(), parts, [&](size_t i) { SampleWork::rest(rows[i]); });
+  }
+
+  void read_streams(const Journal& journal, CalibrationStreams& streams, int64_t layer) const {
+    if (samples_.ids.empty()) return;
+    const std::optional<JournalEntry> entry = journal.find(streams_name(layer));
+    require(entry.has_value(), "{}: lacks {}; remove the journal and start again",
+            Journal::path_of(output_).string(), streams_name(layer));
+    streams.exact = rows_of_samples(streams.work);
+    if (recipe_.follows_stream()) streams.quantized = rows_of_samples(streams.work);
+    for (const auto& [name, stream] :
+         {std::pair("exact", &streams.exact), std::pair("quantized", &streams.quantized)})
+      for (size_t s = 0; s < stream->size(); ++s) {
+        entry->copy(fmt::format("{} {}", name, s), writable_bytes_of((*stream)[s]));
+        SampleWork::rest((*stream)[s]);
+      }
+  }
+
+  // Room for the hidden states of every sample.
+  std::vector<torch::Tensor> rows_of_samples(const SampleWork& work) const {
+    std::vector<torch::Tensor> like;
+    for (const std::vector<int32_t>& ids : samples_.ids) like.push_back(torch::empty({std::ssize(ids), 0}));
+    return work.rows(like, checkpoint_->config().hidden);
   }
 
   torch::Tensor hidden_of(const torch::Tensor& embedding, const std::vector<int32_t>& ids) const {
@@ -155,53 +274,48 @@ class CalibratedQuantizer {
     return embedding.index_select(0, index) * checkpoint_->config().embedding_scale;
   }
 
-  // Of as many samples as fill the rank, the inputs of q, k, v and of gate, up in every layer.
-  torch::Tensor top1_rows() const {
-    const auto source = merge_rotation(checkpoint_weight_source(checkpoint_), {});
-    const ModelConfig& config = source->config();
-    const int64_t wanted = (config.hidden + 2 * config.layers - 1) / (2 * config.layers);
-    const auto count = static_cast<size_t>(std::min<int64_t>(wanted, std::ssize(samples_.ids)));
-    std::vector<torch::Tensor> hidden, rows;
-    {
-      const torch::Tensor embedding = source->embedding();
-      for (size_t s = 0; s < count; ++s) hidden.push_back(hidden_of(embedding, samples_.ids[s]));
-    }
-    LayerHooks hooks;
-    hooks.linear_input = [&](Site site, int64_t, const torch::Tensor& input) {
-      if (site == Site::Qkv || site == Site::GateUp) rows.push_back(top1_token(input));
-    };
-    Progress progress("layers of the residual rotation", config.layers);
-    for (int64_t index = 0; index < config.layers; ++index) {
-      const DecoderLayer layer(*source, index);
-      for (torch::Tensor& x : hidden) x = layer.forward(x, hooks);
-      progress.update(index + 1);
-    }
-    return torch::cat(rows);
-  }
-
-  void embed(ArtifactWriter& writer, CalibrationStreams& streams) {
+  void embed(ArtifactWriter& writer, CalibrationStreams& streams, bool with_streams) {
     const torch::Tensor embedding = source_->embedding().contiguous();
-    for (const std::vector<int32_t>& ids : samples_.ids) streams.exact.push_back(hidden_of(embedding, ids));
     const NibblePlanes planes = add_matrix(writer, kEmbeddingName, embedding, plan_.config.embedding_bits);
+    if (!with_streams || samples_.ids.empty()) return;
+    streams.exact = rows_of_samples(streams.work);
+    for (size_t s = 0; s < samples_.ids.size(); ++s) {
+      streams.exact[s].copy_(hidden_of(embedding, samples_.ids[s]));
+      SampleWork::rest(streams.exact[s]);
+    }
     if (!recipe_.follows_stream()) return;
+    streams.quantized = rows_of_samples(streams.work);
     for (size_t s = 0; s < samples_.ids.size(); ++s) {
       const std::vector<int32_t>& ids = samples_.ids[s];
+      torch::Tensor& rows = streams.quantized[s];
       if (planes.rows == 0) {
-        streams.quantized.push_back(streams.exact[s].clone());
-        continue;
+        rows.copy_(streams.exact[s]);
+      } else {
+        for (size_t t = 0; t < ids.size(); ++t)
+          planes.dequantize_row(ids[t], rows.data_ptr<float>() + static_cast<int64_t>(t) * planes.columns);
+        rows *= checkpoint_->config().embedding_scale;
       }
-      torch::Tensor rows = torch::empty_like(streams.exact[s]);
-      for (size_t t = 0; t < ids.size(); ++t)
-        planes.dequantize_row(ids[t], rows.data_ptr<float>() + static_cast<int64_t>(t) * planes.columns);
-      streams.quantized.push_back(rows * checkpoint_->config().embedding_scale);
+      SampleWork::rest(rows);
+      SampleWork::rest(streams.exact[s]);
     }
   }
 
-  double add_layer(ArtifactWriter& writer, CalibrationStreams& streams, int64_t index) {
-    const Stopwatch watch;
+  // Blocks of all layers compete: every layer is scored before the first is quantised.
+  void choose_blocks(const std::vector<torch::Tensor>& hidden) {
+    CalibrationStreams stream{hidden, {}, SampleWork(pool_, scratch_)};
+    std::map<std::string, ScoredMatrix> scored;
     const ModelConfig& config = source_->config();
-    const QuantizedLayer layer =
-        quantize_layer(DecoderLayer(*source_, index), config, recipe_, plan_.config, streams, pool_);
+    Progress progress("layers scored", config.layers);
+    for (int64_t index = 0; index < config.layers; ++index) {
+      scored.merge(score_layer(DecoderLayer(*source_, index), config, recipe_, plan_.config, stream, pool_));
+      progress.update(index + 1);
+    }
+    chosen_ = choose_globally(scored, recipe_.residual.budget);
+  }
+
+  void add_layer(ArtifactWriter& writer, const QuantizedLayer& layer, int64_t index,
+                 std::optional<double> seconds) {
+    const ModelConfig& config = source_->config();
     for (const QuantizedLinear& linear : layer.linears) {
       writer.add_planes(linear.name, linear.planes);
       matrices_.push_back(linear.report);
@@ -212,12 +326,18 @@ class CalibratedQuantizer {
       const bool key = name.ends_with("key_transform");  // its two matrices are each other's inverse: FP32
       writer.add_tensor(name, values.sizes().vec(), values_of(values), key ? "F32" : "BF16");
     }
-    for (const PlainShape& plain : plain_tensors_of_layer(config, index))
-      add_plain(writer, plain.name, plain.shape.size() == 1 ? "F32" : half_type(config.dtype));
-    Json entry = {{"layer", index}, {"seconds", watch.seconds()}};
+    for (const PlainShape& plain : plain_tensors_of_layer(config, index)) {
+      const auto smoothed = layer.norms.find(plain.name);
+      if (smoothed == layer.norms.end())
+        add_plain(writer, plain.name, plain.shape.size() == 1 ? "F32" : half_type(config.dtype));
+      else
+        writer.add_tensor(plain.name, plain.shape, values_of(smoothed->second), "F32");
+    }
+    Json entry = {{"layer", index}};
+    if (seconds) entry["seconds"] = *seconds;
     if (recipe_.follows_stream()) entry["stream_error"] = layer.stream_error;
+    if (!layer.smoothing.empty()) entry["smoothing"] = layer.smoothing;
     layers_.push_back(entry);
-    return layer.stream_error;
   }
 
   void add_plain(ArtifactWriter& writer, const std::string& name, std::string_view type) {
@@ -280,11 +400,14 @@ class CalibratedQuantizer {
   const QuantizeOptions& options_;
   std::shared_ptr<const Checkpoint> checkpoint_;
   ThreadPool pool_;
+  OneMathThread one_math_thread_;
   Stopwatch watch_;
   CalibrationSamples samples_;
   std::unique_ptr<WeightSource> source_;
   QuantizationPlan plan_;
   std::vector<std::string> notes_;
+  BlockChoice chosen_;  // residual.scope = "global"
+  fs::path scratch_;
   uint64_t predicted_ = 0;
   int64_t linears_ = 0;
   Json matrices_ = Json::array(), layers_ = Json::array();
@@ -292,8 +415,14 @@ class CalibratedQuantizer {
 
 }  // namespace
 
-Json quantize_calibrated(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
-                         const QuantizeOptions& options) {
+Json quantize_calibrated(std::shared_ptr<const Checkpoint> checkpoint, const Recipe& recipe,
+                         const fs::path& output, const QuantizeOptions& options) {
+  if (options.resume && is_artifact(output) && fs::exists(Journal::path_of(output))) {
+    // Killed between the last rename and the end of its journal.
+    log_info("{}: is complete already", output.string());
+    Journal::discard(output);
+    return read_json(output / "quantization_report.json");
+  }
   return CalibratedQuantizer(std::move(checkpoint), recipe, output, options).run();
 }
 

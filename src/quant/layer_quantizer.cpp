@@ -2,13 +2,17 @@
 
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "quant/layer_moments.h"
+#include "quant/layer_smoothing.h"
 #include "quant/policy.h"
 #include "quant/transforms/balance.h"
 #include "quant/transforms/block.h"
+#include "quant/transforms/channel_order.h"
 #include "quant/transforms/layer_transforms.h"
 #include "quant/transforms/rotation.h"
 #include "quant/transforms/top1_pca.h"
@@ -34,17 +38,35 @@ torch::Tensor dequantized(const NibblePlanes& planes) {
   return weight;
 }
 
-// What one product's quantised inputs X and the outputs they should give leave behind: sums over tokens.
+// x^T x of a sample, FP32, its upper triangle in blocks of kGramBlock columns (half the work); the rest is
+// zero.
+torch::Tensor upper_gram(const torch::Tensor& x) {
+  constexpr int64_t kGramBlock = 192;
+  const int64_t width = x.size(1);
+  torch::Tensor gram = torch::zeros({width, width}, torch::kFloat);
+  for (int64_t begin = 0; begin < width; begin += kGramBlock) {
+    const int64_t end = std::min(begin + kGramBlock, width);
+    torch::Tensor rows = gram.slice(0, begin, end).slice(1, begin, width);
+    torch::mm_out(rows, x.slice(1, begin, end).t(), x.slice(1, begin, width));
+  }
+  return gram;
+}
+
+// What one product's quantised inputs X and the outputs they should give leave behind: sums over tokens, FP32
+// within a sample, FP64 over samples.
 class InputStatistics {
  public:
-  void add(const torch::Tensor& x) {
-    accumulate(hessian_, x.t().matmul(x));
-    tokens_ += x.size(0);
+  /// upper_gram() of a sample's X.
+  void add(const torch::Tensor& gram, int64_t tokens) {
+    accumulate(hessian_, gram);
+    tokens_ += tokens;
   }
   /// Y^T X of another matrix Y [tokens, n].
-  void add_cross(const torch::Tensor& y, const torch::Tensor& x) { accumulate(cross_, y.t().matmul(x)); }
+  void add_cross(const torch::Tensor& product) { accumulate(cross_, product); }
 
-  torch::Tensor hessian() const { return hessian_ / static_cast<double>(tokens_); }
+  torch::Tensor hessian() const {
+    return (hessian_.triu() + hessian_.triu(1).t()) / static_cast<double>(tokens_);
+  }
   torch::Tensor cross() const { return cross_ / static_cast<double>(tokens_); }
 
  private:
@@ -59,25 +81,37 @@ class InputStatistics {
 class LayerQuantizer {
  public:
   LayerQuantizer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
-                 const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool)
+                 const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool,
+                 const BlockChoice& chosen)
       : layer_(std::move(layer)),
         config_(config),
         recipe_(recipe),
         plan_(plan),
         streams_(streams),
         pool_(pool),
+        chosen_(chosen),
         mlp_(layer_.mlps[0]),
         qkv_{&layer_.q, &layer_.k, &layer_.v},
-        gate_up_{&mlp_.gate, &mlp_.up} {}
+        gate_up_{&mlp_.gate, &mlp_.up},
+        inputs_(mixed_sites(recipe.transform),
+                recipe.transform.alpha == Recipe::kSearchAlpha && !streams.exact.empty()
+                    ? (kSearchTokens + std::ssize(streams.exact) - 1) / std::ssize(streams.exact)
+                    : 0,
+                transform_seed(recipe, layer_.index(), "search")) {}
+
+  std::map<std::string, ScoredMatrix> scores() {
+    run_unquantised();
+    merge_transforms();
+    std::map<std::string, ScoredMatrix> all;
+    for (const std::vector<ReferenceLinear*>& group :
+         {qkv_, {&layer_.o}, gate_up_, std::vector<ReferenceLinear*>{&mlp_.down}})
+      for (const ReferenceLinear* linear : group) all[linear->name] = scored(*linear);
+    streams_.exact = std::move(pass_.output);
+    return all;
+  }
 
   QuantizedLayer run() {
-    if (!streams_.exact.empty()) {
-      const auto balanced = [&](const ReferenceLinear& linear) {
-        const Transform& transform = policy(linear).input_transform;
-        return transform.kind == "block" ? transform.order : 0;
-      };
-      pass_ = run_exact(layer_, config_, streams_.exact, balanced(layer_.q), balanced(mlp_.down));
-    }
+    run_unquantised();
     merge_transforms();
     set_policies();
     if (recipe_.follows_stream())
@@ -91,19 +125,77 @@ class LayerQuantizer {
   }
 
  private:
+  void run_unquantised() {
+    if (!streams_.exact.empty()) {
+      const auto balanced = [&](const ReferenceLinear& linear) {
+        const Transform& transform = policy(linear).input_transform;
+        return transform.kind == "block" ? transform.order : 0;
+      };
+      SiteObserver observe;
+      if (recipe_.watches_inputs())
+        observe = [this](Site site, const torch::Tensor& input) { inputs_.add(site, input); };
+      pass_ = run_exact(layer_, config_, streams_.exact, balanced(layer_.q), balanced(mlp_.down), observe,
+                        streams_.work);
+    }
+  }
+
+  ScoredMatrix scored(const ReferenceLinear& linear) {
+    WeightFormat format = weight_format(recipe_, policy(linear), linear.name);
+    format.residual_budget = 0;
+    const NibblePlanes planes = nearest(linear.name, linear.weight, format);
+    const torch::Tensor scales = torch::tensor(planes.scale).reshape({planes.rows, planes.groups()});
+    const int64_t group = format.group == 0 ? planes.columns : format.group;
+    const torch::Tensor steps = scales.repeat_interleave(group, 1).slice(1, 0, planes.columns);
+    const torch::Tensor sensitivity = inputs_.sensitivity(site_of(linear));
+    return {block_scores(recipe_.residual.score, linear.weight, steps, sensitivity, format.residual_block),
+            (linear.weight.to(torch::kDouble).square() * sensitivity).sum().item<double>()};
+  }
+
   const LinearPolicy& policy(const ReferenceLinear& linear) const { return plan_.linear(linear.name); }
   uint64_t seed(std::string_view site) const { return transform_seed(recipe_, layer_.index(), site); }
 
+  // Which sites' channels turn into mixtures (LayerInputs).
+  static std::array<bool, 4> mixed_sites(const Recipe::Transforms& transform) {
+    const auto mixes = [](const std::string& kind) { return kind != "none" && kind != "smooth"; };
+    const bool inputs = mixes(transform.inputs);
+    return {inputs, mixes(transform.value) || mixes(transform.output), inputs, mixes(transform.down)};
+  }
+
   void merge_transforms() {
+    if (recipe_.transform.smooths()) smooth_sites();
+    if (recipe_.residual.sort) sort_channels();
     merge_value();
     set_keys();
     merge_inputs(qkv_, pass_.moments.attention, "attention");
     merge_inputs(gate_up_, pass_.moments.mlp, "mlp");
     merge_inputs({&layer_.o}, {}, "output");
-    if (recipe_.transform.down == "grouped-offset-hadamard")
-      permute_inner(mlp_,
-                    offset_grouping(pass_.moments.down_largest, policy(mlp_.down).input_transform.order));
+    if (recipe_.transform.down == "grouped-offset-hadamard") {
+      const torch::Tensor order =
+          offset_grouping(pass_.moments.down_largest, policy(mlp_.down).input_transform.order,
+                          recipe_.transform.grouping == "zigzag");
+      permute_inner(mlp_, order);
+      if (recipe_.watches_inputs()) inputs_.permute(Site::Down, order);
+    }
     merge_inputs({&mlp_.down}, pass_.moments.down, "down");
+  }
+
+  void smooth_sites() {
+    result_.smoothing = smooth_layer(layer_, config_, recipe_, plan_, inputs_, pool_);
+    const std::string prefix = fmt::format("model.layers.{}.", layer_.index());
+    result_.norms[prefix + "input_layernorm.weight"] = layer_.input_norm;
+    if (config_.sandwich_norms)
+      result_.norms[prefix + "pre_feedforward_layernorm.weight"] = layer_.pre_mlp_norm;
+    else
+      result_.norms[prefix + "post_attention_layernorm.weight"] = layer_.post_attention_norm;
+  }
+
+  void sort_channels() {
+    const torch::Tensor values = value_order(inputs_.sensitivity(Site::Output), config_);
+    permute_values(layer_, config_, values);
+    inputs_.permute(Site::Output, values);
+    const torch::Tensor inner = energy_order(inputs_.sensitivity(Site::Down));
+    permute_inner(mlp_, inner);
+    inputs_.permute(Site::Down, inner);
   }
 
   // A transform that the policy stores is made from moments; others are constructed.
@@ -122,15 +214,22 @@ class LayerQuantizer {
       blocks = constructed_blocks(transform, linears[0]->weight.size(1));
     }
     for (ReferenceLinear* linear : linears) merge_input_transform(*linear, transform, blocks);
+    if (recipe_.watches_inputs()) inputs_.turn(site_of(*linears[0]), blocks);
+  }
+
+  Site site_of(const ReferenceLinear& linear) const {
+    if (&linear == &layer_.o) return Site::Output;
+    if (&linear == &mlp_.down) return Site::Down;
+    return &linear == &mlp_.gate || &linear == &mlp_.up ? Site::GateUp : Site::Qkv;
   }
 
   void merge_value() {
     const std::string& kind = recipe_.transform.value;
-    if (kind == "none") return;
+    if (kind == "none" || kind == "smooth") return;
     const int64_t dim = config_.head_dim, shared = config_.heads / config_.kv_heads;
     if (kind == "hadamard-per-head") {
       const torch::Tensor turn = hadamard_rotation(dim, hadamard_order(dim), seed("value"));
-      merge_value_transform(layer_, turn.expand({config_.kv_heads, dim, dim}).contiguous());
+      turn_values(turn.expand({config_.kv_heads, dim, dim}).contiguous());
       return;
     }
     const auto pooled = [&](const torch::Tensor& by_head) {
@@ -139,7 +238,13 @@ class LayerQuantizer {
     const torch::Tensor moments =
         pooled(pass_.moments.mixed) / static_cast<double>(pass_.moments.tokens * shared);
     const torch::Tensor gram = pooled(block_moments(layer_.o.weight.to(torch::kDouble), dim));
-    merge_value_transform(layer_, balance(moments, gram, kInputDamping, seed("value")));
+    turn_values(balance(moments, gram, kInputDamping, seed("value")));
+  }
+
+  void turn_values(const torch::Tensor& by_head) {
+    merge_value_transform(layer_, by_head);
+    if (recipe_.watches_inputs())
+      inputs_.turn(Site::Output, by_head.repeat_interleave(config_.heads / config_.kv_heads, 0));
   }
 
   void set_keys() {
@@ -173,7 +278,6 @@ class LayerQuantizer {
   }
 
   void follow_stream() {
-    const double target = recipe_.weights.target;
     std::vector<torch::Tensor>& hidden = streams_.quantized;
     quantize_inputs(
         qkv_, [&](size_t s) { return layer_.attention_input(hidden[s]); },
@@ -184,7 +288,8 @@ class LayerQuantizer {
           const torch::Tensor input = layer_.q.quantize_input(layer_.attention_input(hidden[s]));
           return layer_.mix(layer_.q.product(input), layer_.k.product(input), layer_.v.product(input));
         },
-        streams_.exact, pass_.middle, target);
+        streams_.exact, pass_.middle, pass_.attention_out,
+        [&](const torch::Tensor& out) { return layer_.attention_update(out); });
     quantize_inputs(
         gate_up_, [&](size_t s) { return layer_.mlp_input(hidden[s]); },
         [&](size_t s) { return layer_.mlp_input(pass_.middle[s]); });
@@ -194,12 +299,19 @@ class LayerQuantizer {
           const torch::Tensor input = mlp_.gate.quantize_input(layer_.mlp_input(hidden[s]));
           return layer_.gated(mlp_.gate.product(input), mlp_.up.product(input));
         },
-        pass_.middle, pass_.output, target);
+        pass_.middle, pass_.output, pass_.mlp_out,
+        [&](const torch::Tensor& out) { return layer_.mlp_update(out); });
     double error = 0, power = 0;
-    for (size_t s = 0; s < hidden.size(); ++s) {
-      error += (hidden[s] - pass_.output[s]).square().sum().item<double>();
-      power += pass_.output[s].square().sum().item<double>();
-    }
+    streams_.work.each(hidden.size(), [&](size_t s, const InOrder& in_order) {
+      const auto distance = (hidden[s] - pass_.output[s]).square().sum(torch::kDouble).item<double>();
+      const auto norm = pass_.output[s].square().sum(torch::kDouble).item<double>();
+      in_order([&] {
+        error += distance;
+        power += norm;
+      });
+      SampleWork::rest(hidden[s]);
+      SampleWork::rest(pass_.output[s]);
+    });
     result_.stream_error = power > 0 ? std::sqrt(error / power) : 0;
   }
 
@@ -208,39 +320,67 @@ class LayerQuantizer {
   void quantize_inputs(const std::vector<ReferenceLinear*>& linears, Input input, Exact exact) {
     const double target = recipe_.weights.target;
     InputStatistics statistics;
-    for (size_t s = 0; s < streams_.quantized.size(); ++s) {
+    streams_.work.each(streams_.quantized.size(), [&](size_t s, const InOrder& in_order) {
       const torch::Tensor x = linears[0]->quantize_input(input(s));
-      statistics.add(x);
-      if (target > 0) statistics.add_cross(apply_blocks(exact(s), linears[0]->input_blocks), x);
-    }
+      const torch::Tensor gram = upper_gram(x);
+      torch::Tensor cross;
+      if (target > 0) cross = apply_blocks(exact(s), linears[0]->input_blocks).t().matmul(x);
+      in_order([&] {
+        statistics.add(gram, x.size(0));
+        if (target > 0) statistics.add_cross(cross);
+      });
+      rest(s);
+    });
     torch::Tensor pull;
     if (target > 0) pull = target * weights_of(linears).to(torch::kDouble).matmul(statistics.cross());
     quantize(linears, statistics.hessian(), pull, 1 - target);
   }
 
   // A linear that adds to the residual stream, which the unquantised one takes from before[s] to after[s]:
-  // its outputs aim `target` of the way at the unquantised update, and at `stream` of what the quantised
-  // stream lacks before it. Moves the quantised stream behind the linear.
-  template <typename Input>
+  // its outputs aim weights.target of the way at the unquantised ones (the update itself, or products[s]
+  // where a norm stands behind the linear), and at weights.stream of what the quantised stream lacks before
+  // it. Moves the quantised stream behind the linear; update(out) is what its product adds.
+  template <typename Input, typename Update>
   void quantize_outputs(ReferenceLinear& linear, Input input, const std::vector<torch::Tensor>& before,
-                        const std::vector<torch::Tensor>& after, double target) {
-    const double stream = recipe_.weights.stream;
+                        const std::vector<torch::Tensor>& after, const std::vector<torch::Tensor>& products,
+                        Update update) {
+    const double target = recipe_.weights.target, stream = recipe_.weights.stream;
     InputStatistics statistics;
-    std::vector<torch::Tensor> inputs;
-    for (size_t s = 0; s < streams_.quantized.size(); ++s) {
-      inputs.push_back(linear.quantize_input(input(s)));
-      statistics.add(inputs.back());
-      if (target == 0 && stream == 0) continue;
-      torch::Tensor update = after[s] - before[s];
-      if (linear.bias.defined()) update -= linear.bias;
-      statistics.add_cross(target * update + stream * (before[s] - streams_.quantized[s]), inputs.back());
-    }
     const bool corrected = target > 0 || stream > 0;
+    const std::vector<torch::Tensor> inputs = streams_.work.rows(streams_.quantized, linear.weight.size(1));
+    streams_.work.each(inputs.size(), [&](size_t s, const InOrder& in_order) {
+      const torch::Tensor x = linear.quantize_input(input(s));
+      inputs[s].copy_(x);
+      const torch::Tensor gram = upper_gram(x);
+      torch::Tensor cross;
+      if (corrected) {
+        torch::Tensor aim = products.empty() ? after[s] - before[s] : products[s];
+        if (linear.bias.defined()) aim = aim - linear.bias;
+        aim = target * aim;
+        if (stream > 0) aim += stream * (before[s] - streams_.quantized[s]);
+        cross = aim.t().matmul(x);
+      }
+      in_order([&] {
+        statistics.add(gram, x.size(0));
+        if (corrected) statistics.add_cross(cross);
+      });
+      SampleWork::rest(inputs[s]);
+      rest(s);
+    });
     quantize({&linear}, statistics.hessian(), corrected ? statistics.cross() : torch::Tensor(), 1 - target);
-    for (size_t s = 0; s < inputs.size(); ++s) {
-      streams_.quantized[s] = streams_.quantized[s] + linear.product(inputs[s]);
-      inputs[s].reset();
-    }
+    streams_.work.each(inputs.size(), [&](size_t s, const InOrder&) {
+      streams_.quantized[s] += update(linear.product(inputs[s]));
+      SampleWork::rest(inputs[s]);
+      rest(s);
+    });
+  }
+
+  // Nothing of sample s is needed before the next pass over the samples.
+  void rest(size_t s) const {
+    for (const auto& rows :
+         {std::cref(streams_.exact), std::cref(streams_.quantized), std::cref(pass_.middle),
+          std::cref(pass_.output), std::cref(pass_.attention_out), std::cref(pass_.mlp_out)})
+      if (s < rows.get().size()) SampleWork::rest(rows.get()[s]);
   }
 
   // Linears that share an input as one matrix, where their rows fill whole residual blocks.
@@ -262,7 +402,8 @@ class LayerQuantizer {
     const torch::Tensor weight = weights_of(linears);
     const torch::Tensor target = pull.defined() ? corrected_target(weight, hessian, pull, rest) : weight;
     Json report = Json::object();
-    const NibblePlanes planes = rounded(*linears[0], target.contiguous(), hessian, report);
+    const NibblePlanes planes =
+        rounded(*linears[0], target.contiguous(), hessian, chosen_of(linears), report);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     int64_t row = 0;
     for (ReferenceLinear* linear : linears) {
@@ -288,28 +429,55 @@ class LayerQuantizer {
     }
   }
 
+  // The blocks of linears that are one matrix, where they were chosen before.
+  std::optional<std::vector<int32_t>> chosen_of(const std::vector<ReferenceLinear*>& linears) const {
+    if (!chosen_.contains(linears[0]->name)) return {};
+    std::vector<int32_t> blocks;
+    int64_t first = 0;
+    for (const ReferenceLinear* linear : linears) {
+      for (const int32_t block : chosen_.at(linear->name))
+        blocks.push_back(static_cast<int32_t>(first) + block);
+      const int64_t width = policy(*linear).residual_block;
+      first += (linear->weight.size(0) + kResidualRows - 1) / kResidualRows *
+               ((linear->weight.size(1) + width - 1) / width);
+    }
+    return blocks;
+  }
+
   NibblePlanes rounded(const ReferenceLinear& first, const torch::Tensor& weight,
-                       const torch::Tensor& hessian, Json& report) {
+                       const torch::Tensor& hessian, std::optional<std::vector<int32_t>> chosen,
+                       Json& report) {
     WeightFormat format = weight_format(recipe_, policy(first), first.name);
+    format.selected = std::move(chosen);
     if (recipe_.weights.method != "rtn") {
       GptqOptions options;
       options.damping = recipe_.weights.damping;
       options.static_groups = true;
+      options.pool = &pool_;
       GptqResult result = quantize_gptq(first.name, weight, hessian, format, {}, options);
       report["damping"] = result.damping;
       if (result.fallback) report["fallback"] = "round to nearest: the Hessian is not positive definite";
       return std::move(result.planes);
     }
-    if (hessian.defined()) {
-      const torch::Tensor diagonal = hessian.diagonal().to(torch::kFloat).contiguous();
+    torch::Tensor sensitivity;
+    if (hessian.defined())
+      sensitivity = hessian.diagonal();
+    else if (recipe_.watches_inputs())
+      sensitivity = inputs_.sensitivity(site_of(first));
+    if (sensitivity.defined()) {
+      const torch::Tensor diagonal = sensitivity.to(torch::kFloat).contiguous();
       format.column_weight.assign(diagonal.data_ptr<float>(), diagonal.data_ptr<float>() + diagonal.numel());
     }
+    return nearest(first.name, weight, format);
+  }
+
+  NibblePlanes nearest(const std::string& name, const torch::Tensor& weight, const WeightFormat& format) {
     const int64_t columns = weight.size(1);
     const RowReader read = [&](int64_t begin, int64_t end) {
       const float* data = weight.data_ptr<float>();
       return std::vector<float>(data + begin * columns, data + end * columns);
     };
-    return quantize_rtn(first.name, weight.size(0), columns, read, format, pool_).planes;
+    return quantize_rtn(name, weight.size(0), columns, read, format, pool_).planes;
   }
 
   DecoderLayer layer_;
@@ -318,20 +486,34 @@ class LayerQuantizer {
   const QuantizationConfig& plan_;
   CalibrationStreams& streams_;
   ThreadPool& pool_;
+  const BlockChoice& chosen_;
   DecoderLayer::Mlp& mlp_;
   std::vector<ReferenceLinear*> qkv_, gate_up_;
   ExactPass pass_;
+  LayerInputs inputs_;
   QuantizedLayer result_;
 };
+
+void check(const DecoderLayer& layer, const ModelConfig& config) {
+  require(layer.mlps.size() == 1, "{}: layer {}: calibrated recipes quantise dense layers",
+          config.architecture, layer.index());
+}
 
 }  // namespace
 
 QuantizedLayer quantize_layer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
-                              const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool) {
-  require(layer.mlps.size() == 1 && !config.sandwich_norms,
-          "{}: layer {}: calibrated recipes quantise dense layers without sandwich norms",
-          config.architecture, layer.index());
-  return LayerQuantizer(std::move(layer), config, recipe, plan, streams, pool).run();
+                              const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool,
+                              const BlockChoice& chosen) {
+  check(layer, config);
+  return LayerQuantizer(std::move(layer), config, recipe, plan, streams, pool, chosen).run();
+}
+
+std::map<std::string, ScoredMatrix> score_layer(DecoderLayer layer, const ModelConfig& config,
+                                                const Recipe& recipe, const QuantizationConfig& plan,
+                                                CalibrationStreams& streams, ThreadPool& pool) {
+  check(layer, config);
+  const BlockChoice none;
+  return LayerQuantizer(std::move(layer), config, recipe, plan, streams, pool, none).scores();
 }
 
 }  // namespace quatrain

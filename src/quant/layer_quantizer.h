@@ -12,6 +12,8 @@
 #include "checkpoint/artifact.h"
 #include "quant/recipe.h"
 #include "quant/reference/decoder_layer.h"
+#include "quant/residual/score.h"
+#include "quant/sample_work.h"
 
 namespace quatrain {
 
@@ -19,7 +21,12 @@ namespace quatrain {
 /// model, and of the model whose layers so far are quantised (empty where no stage of the recipe needs it).
 struct CalibrationStreams {
   std::vector<torch::Tensor> exact, quantized;
+  SampleWork work = {};
 };
+
+/// Residual blocks by linear that were chosen before anything is quantised; linears it lacks choose their
+/// own.
+using BlockChoice = std::map<std::string, std::vector<int32_t>>;
 
 struct QuantizedLinear {
   std::string name;
@@ -30,6 +37,8 @@ struct QuantizedLinear {
 struct QuantizedLayer {
   std::vector<QuantizedLinear> linears;
   std::map<std::string, torch::Tensor> transforms;  // the stored ones, by tensor name, FP32
+  std::map<std::string, torch::Tensor> norms;       // gains that smoothing changed, by tensor name
+  Json smoothing = Json::array();                   // smooth_layer()'s report
   double stream_error = 0;  // of the quantised stream behind the layer, relative to the unquantised one
 };
 
@@ -37,8 +46,15 @@ struct QuantizedLayer {
 /// it. The unquantised stream gives the second moments of every input and the transforms; then q, k, v
 /// together, o, gate and up together, and down are quantised one after the other, each for the inputs that
 /// the quantised layers before it give: quantised as the policies of `plan` say (weights.method
-/// "error-aware") or not (gptq). Dense layers without sandwich norms.
+/// "error-aware") or not (gptq). Dense layers.
 QuantizedLayer quantize_layer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
-                              const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool);
+                              const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool,
+                              const BlockChoice& chosen = {});
+
+/// The scores of every residual block of `layer` (residual.score) after its transforms, by linear, from the
+/// unquantised stream alone; moves streams.exact behind the layer.
+std::map<std::string, ScoredMatrix> score_layer(DecoderLayer layer, const ModelConfig& config,
+                                                const Recipe& recipe, const QuantizationConfig& plan,
+                                                CalibrationStreams& streams, ThreadPool& pool);
 
 }  // namespace quatrain

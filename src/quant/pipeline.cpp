@@ -9,8 +9,13 @@
 #include "base/thread_pool.h"
 #include "checkpoint/artifact.h"
 #include "model/checkpoint.h"
+#include "quant/activations/layers8.h"
 #include "quant/calibrated_pipeline.h"
+#include "quant/calibration.h"
 #include "quant/policy.h"
+#include "quant/refine/refine.h"
+#include "quant/refine/staged.h"
+#include "quant/report_times.h"
 #include "quant/stopwatch.h"
 #include "quant/text_files.h"
 #include "quant/weights/rtn.h"
@@ -24,7 +29,7 @@ constexpr uint64_t kThreadBytes = uint64_t{8} << 20;
 
 class Quantizer {
  public:
-  Quantizer(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
+  Quantizer(std::shared_ptr<const Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
             const QuantizeOptions& options)
       : recipe_(recipe),
         output_(output),
@@ -52,7 +57,7 @@ class Quantizer {
     ModelConfig written = config_;
     written.tied_embeddings = plan_.config.lm_head_tied;
     const Json report = make_report(summary);
-    writer.finish(written.to_json(), plan_.config, recipe_.to_toml(), report);
+    writer.finish(written.to_json(), plan_.config, recipe_.to_toml(), without_times(report));
     return report;
   }
 
@@ -158,7 +163,7 @@ class Quantizer {
   const Recipe& recipe_;
   const fs::path& output_;
   const QuantizeOptions& options_;
-  std::unique_ptr<Checkpoint> checkpoint_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
   const ModelConfig& config_;
   QuantizationPlan plan_;
   ThreadPool pool_;
@@ -168,6 +173,13 @@ class Quantizer {
   Json matrices_ = Json::array(), layers_ = Json::array();
 };
 
+Json quantize_unrefined(const std::shared_ptr<const Checkpoint>& checkpoint, const Recipe& recipe,
+                        const fs::path& output, const QuantizeOptions& options) {
+  if (recipe.transforms() || recipe.calibrated())
+    return quantize_calibrated(checkpoint, recipe, output, options);
+  return Quantizer(checkpoint, recipe, output, options).run();
+}
+
 }  // namespace
 
 Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& output,
@@ -175,11 +187,18 @@ Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& outpu
   return quantize(open_checkpoint(model), recipe, output, options);
 }
 
-Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& recipe, const fs::path& output,
+Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const fs::path& output,
               const QuantizeOptions& options) {
-  if (recipe.transforms() || recipe.calibrated())
-    return quantize_calibrated(std::move(checkpoint), recipe, output, options);
-  return Quantizer(std::move(checkpoint), recipe, output, options).run();
+  const std::shared_ptr<const Checkpoint> original = std::move(checkpoint);
+  const Recipe recipe = choose_layers8(*original, asked, options.samples);
+  if (recipe.refine.samples == 0) return quantize_unrefined(original, recipe, output, options);
+  Recipe first = recipe;
+  first.refine = {};
+  const UnrefinedArtifact unrefined(output, *original, first, options.resume);
+  if (!unrefined.finished()) quantize_unrefined(original, first, unrefined.path(), options);
+  return refine(original, unrefined.path(), recipe,
+                options.samples.empty() ? load_calibration(recipe, original->path()).ids : options.samples,
+                output, options.threads);
 }
 
 }  // namespace quatrain

@@ -1,13 +1,13 @@
 #include "quant/weights/gptq.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "quant/isa_clones.h"
+#include "quant/residual/score.h"
 #include "quant/residual/select.h"
 #include "quant/weights/planes.h"
 #include "quant/weights/scales.h"
@@ -16,7 +16,11 @@ namespace quatrain {
 namespace {
 
 constexpr double kMostDamping = 1;
-constexpr int64_t kRowGrain = 16;  // rows of one work item
+
+// weights[i] -= e factors[i]
+QUATRAIN_ISA_CLONES void subtract_multiple(float* weights, const float* factors, float e, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) weights[i] -= e * factors[i];
+}
 
 // Upper Cholesky factor of (H + damping mean(diag H) I)^-1, FP64; nullopt when H is not positive definite.
 std::optional<torch::Tensor> inverse_factor(const torch::Tensor& hessian, double damping) {
@@ -48,6 +52,7 @@ class Gptq {
             columns_);
     require(!options.act_order || options.static_groups || format.group == 0,
             "{}: act-order needs static groups", name);
+    if (format.selected && format.bits == 4) selected = *format.selected;
     if (format.bits == 8) selected = all_blocks(rows_, columns_, format.residual_block);
     result_.planes = make_planes(rows_, columns_, format.group, format.residual_block, std::move(selected));
   }
@@ -57,8 +62,7 @@ class Gptq {
     hessian_.diagonal().masked_fill_(dead, 1);
     weight_.index_put_({torch::indexing::Slice(), dead}, 0);
     scales_ = torch::empty({rows_, result_.planes.groups()}, torch::kFloat);
-    const bool choose =
-        format_.bits == 4 && format_.residual_score == "hessian-diagonal" && format_.residual_budget > 0;
+    const bool choose = format_.bits == 4 && format_.residual_budget > 0 && !format_.selected;
     if (format_.group == 0 || options_.static_groups || choose)
       for (int64_t g = 0; g < scales_.size(1); ++g) set_scales(g);
     if (choose) choose_blocks();
@@ -82,13 +86,23 @@ class Gptq {
   }
 
  private:
+  // Rows in whole residual blocks.
+  template <typename Body>
+  void for_rows(Body body) {
+    if (options_.pool == nullptr) return body(0, rows_);
+    options_.pool->parallel_for((rows_ + kResidualRows - 1) / kResidualRows, 1,
+                                [&](int64_t begin, int64_t end, int) {
+                                  body(begin * kResidualRows, std::min(end * kResidualRows, rows_));
+                                });
+  }
+
   // Scales of group g from the weights as they are now.
   void set_scales(int64_t g) {
     const torch::Tensor part =
         weight_.slice(1, g * group_, std::min((g + 1) * group_, columns_)).contiguous();
     const ScaleRule rule{format_.bits, format_.clip, format_.group != 0};
     const auto width = static_cast<size_t>(part.size(1));
-    at::parallel_for(0, rows_, kRowGrain, [&](int64_t first, int64_t last) {
+    for_rows([&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const float scale =
             weight_scale({part.data_ptr<float>() + static_cast<size_t>(row) * width, width}, rule);
@@ -98,21 +112,21 @@ class Gptq {
     });
   }
 
-  // The blocks whose 4-bit error weighs most under diag H.
+  // The blocks of highest score (WeightFormat::residual_score) under diag H.
   void choose_blocks() {
     NibblePlanes& planes = result_.planes;
     const int64_t block = format_.residual_block;
-    const torch::Tensor steps = scales_.repeat_interleave(group_, 1).slice(1, 0, columns_);
-    const torch::Tensor error = weight_ - torch::round(weight_ / steps).clamp(-8, 7) * steps;
-    const torch::Tensor scores =
-        torch::constant_pad_nd(
-            error.to(torch::kDouble).pow(2) * hessian_.diagonal(),
-            {0, planes.block_columns() * block - columns_, 0, planes.block_rows() * kResidualRows - rows_})
-            .reshape({planes.block_rows(), kResidualRows, planes.block_columns(), block})
-            .sum({1, 3})
-            .contiguous();
-    std::vector<int32_t> selected = select_blocks(
-        {scores.data_ptr<double>(), static_cast<size_t>(scores.numel())}, format_.residual_budget);
+    const auto count = planes.block_rows() * planes.block_columns();
+    const std::vector<double> scores =
+        format_.residual_score == "random"
+            ? random_scores(count, format_.seed, name_)
+            : block_scores(format_.residual_score, weight_,
+                           scales_.repeat_interleave(group_, 1).slice(1, 0, columns_), hessian_.diagonal(),
+                           block);
+    std::vector<int32_t> selected =
+        format_.residual_unit == "channel"
+            ? select_block_columns(scores, planes.block_columns(), format_.residual_budget)
+            : select_blocks(scores, format_.residual_budget);
     std::vector<float> scale = std::move(planes.scale);
     planes = make_planes(rows_, columns_, format_.group, block, std::move(selected));
     planes.scale = std::move(scale);
@@ -136,8 +150,9 @@ class Gptq {
                  : 16 * std::clamp(std::rint(steps), -8.0f, 7.0f);
   }
 
-  // `factor`: FP32 upper triangle [in, in], row-major, in the order of order_. Rows do not meet: within a block of
-  // columns each thread takes its rows from the first column to the last, then one product updates the rest.
+  // `factor`: FP32 upper triangle [in, in], row-major, in the order of order_. Rows do not meet: within a
+  // block of columns each thread takes its rows from the first column to the last, then one product updates
+  // the rest.
   void round_columns(const torch::Tensor& factor) {
     weight_ = weight_.index_select(1, order_).contiguous();
     codes_ = torch::empty({rows_, columns_}, torch::kInt);
@@ -152,7 +167,7 @@ class Gptq {
       const int64_t end = std::min(begin + block_, columns_), width = end - begin;
       if (scales_on_the_way) set_scales(begin / group_);  // the columns before it have all been spread
       torch::Tensor errors = torch::empty({rows_, width}, torch::kFloat);
-      at::parallel_for(0, rows_, kRowGrain, [&](int64_t first, int64_t last) {
+      for_rows([&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
           float* weights = weight_.data_ptr<float>() + row * columns_;
           float* error = errors.data_ptr<float>() + row * width;
@@ -166,7 +181,7 @@ class Gptq {
                 code_of(weights[i], step, kept[row * eight.size(1) + column / format_.residual_block]);
             const float* factors = upper + i * columns_;
             const float e = (weights[i] - step * code * 0.0625f) / factors[i];
-            for (int64_t k = i + 1; k < end; ++k) weights[k] -= e * factors[k];
+            subtract_multiple(weights + i + 1, factors + i + 1, e, end - i - 1);
             error[i - begin] = e;
             codes[column] = static_cast<int>(code);
             loss += static_cast<double>(e) * e;
@@ -181,9 +196,11 @@ class Gptq {
   }
 
   void store() {
-    for (int64_t row = 0; row < rows_; ++row)
-      store_codes(result_.planes, row,
-                  {codes_.data_ptr<int>() + row * columns_, static_cast<size_t>(columns_)});
+    for_rows([&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row)
+        store_codes(result_.planes, row,
+                    {codes_.data_ptr<int>() + row * columns_, static_cast<size_t>(columns_)});
+    });
   }
 
   GptqResult round_to_nearest() {

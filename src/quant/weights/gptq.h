@@ -17,6 +17,7 @@ struct GptqOptions {
   double damping = 0.01;       // times the mean of diag H, added to diag H
   int64_t block = 128;         // columns between two updates of the rest (changes nothing but speed)
   bool act_order = false;      // columns in descending order of diag H; needs static groups
+  ThreadPool* pool = nullptr;  // rows are rounded on its threads; none: on the caller's
   bool static_groups = false;  // group scales from the weights as they came, not as they are when reached
 };
 
@@ -29,11 +30,11 @@ struct GptqResult {
 
 /// weight FP32 [out, in], hessian [in, in] = (2 / N) sum of x^T x over the calibration tokens (any positive
 /// factor gives the same codes). Blocks in `selected` (ascending numbers, format.residual_block columns) are
-/// rounded to 8 bits inside the loop, the others to 4; format.bits = 8 selects all, and the residual score
-/// "hessian-diagonal" with a budget replaces `selected` by the blocks of largest sum of diag H times the
-/// squared 4-bit error. format.clip chooses the
-/// scales as in round-to-nearest. Dead columns (diag H = 0) become zero. Where the Cholesky factorisation
-/// fails the damping is raised tenfold, up to 1; then the matrix is rounded to nearest, with a warning.
+/// rounded to 8 bits inside the loop, the others to 4; format.bits = 8 selects all, format.selected replaces
+/// `selected`, and otherwise a residual budget chooses by format.residual_score under diag H.
+/// format.clip chooses the scales as in round-to-nearest. Dead columns (diag H = 0) become zero. Where the
+/// Cholesky factorisation fails the damping is raised tenfold, up to 1; then the matrix is rounded to
+/// nearest, with a warning.
 GptqResult quantize_gptq(const std::string& name, const torch::Tensor& weight, const torch::Tensor& hessian,
                          const WeightFormat& format, const std::vector<int32_t>& selected,
                          const GptqOptions& options);
