@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "verb.h"
+#include "wide_products.h"
 #ifdef QUATRAIN_HAVE_TORCH
 #include "eval/agreement.h"
 #include "quant/pipeline.h"
@@ -17,14 +18,16 @@ struct QuantizeVerbOptions {
   CommonOptions common;
   std::string model, recipe = "rtn-g64", output, max_ram;
   std::vector<std::string> overrides;
-  bool no_check = false;
+  bool no_check = false, resume = false;
 };
 
 #ifdef QUATRAIN_HAVE_TORCH
 void run_quantize(const QuantizeVerbOptions& options) {
+  restart_with_wide_products();
   const Recipe recipe = load_recipe(options.recipe, options.overrides);
   QuantizeOptions settings;
   settings.threads = options.common.threads;
+  settings.resume = options.resume;
   if (!options.max_ram.empty()) settings.max_ram = parse_bytes(options.max_ram, "--max-ram");
   Json report = quantize(options.model, recipe, options.output, settings);
   if (!options.no_check) {
@@ -54,6 +57,7 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--recipe", options->recipe, "a shipped recipe or a TOML file")->capture_default_str();
   verb->add_option("--set", options->overrides, "override a field: stage.field=value (repeatable)");
   verb->add_option("-o,--output", options->output, "the artifact directory; must not exist")->required();
+  verb->add_flag("--resume", options->resume, "continue a killed run of the same model, recipe and samples");
   verb->add_option("--max-ram", options->max_ram,
                    "refuse to start when more memory would be needed, e.g. 8G");
   verb->add_flag("--no-check", options->no_check,
