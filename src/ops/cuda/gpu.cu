@@ -7,6 +7,8 @@ int gpu_processors() {
   int count = 0, device = 0, driver = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   cudaDriverGetVersion(&driver);
+  require(code != cudaErrorInsufficientDriver || driver > 0,
+          "CUDA: this machine has no NVIDIA driver; use --device cpu");
   require(
       code != cudaErrorInsufficientDriver,
       "CUDA: the driver supports CUDA {}.{}, this build needs {}.{}; update the driver or use --device cpu",
