@@ -192,13 +192,17 @@ Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const
   const std::shared_ptr<const Checkpoint> original = std::move(checkpoint);
   const Recipe recipe = choose_layers8(*original, asked, options.samples);
   if (recipe.refine.samples == 0) return quantize_unrefined(original, recipe, output, options);
+  const std::vector<std::vector<int32_t>> samples =
+      options.samples.empty() ? load_calibration(recipe, original->path()).ids : options.samples;
+  require(samples.size() >= 2, "{}: refinement needs two samples, one of them held out; {} are there",
+          original->path().string(), samples.size());
   Recipe first = recipe;
   first.refine = {};
   const UnrefinedArtifact unrefined(output, *original, first, options.resume);
   if (!unrefined.finished()) quantize_unrefined(original, first, unrefined.path(), options);
-  return refine(original, unrefined.path(), recipe,
-                options.samples.empty() ? load_calibration(recipe, original->path()).ids : options.samples,
-                output, options.threads);
+  const Json report = refine(original, unrefined.path(), recipe, samples, output, options.threads);
+  unrefined.remove();
+  return report;
 }
 
 }  // namespace quatrain

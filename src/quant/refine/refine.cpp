@@ -66,8 +66,6 @@ Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& s
   ThreadPool pool(threads);
   at::set_num_threads(pool.threads());
   const Recipe::Refine& settings = recipe.refine;
-  require(samples.size() >= 2, "{}: refinement needs two samples, one of them held out; {} are there",
-          original->path().string(), samples.size());
   const auto steps = std::min<int64_t>(settings.samples, std::ssize(samples) - 1);
   std::vector<std::vector<int32_t>> cut(samples.begin(), samples.begin() + steps + 1);
   for (std::vector<int32_t>& ids : cut)

@@ -15,7 +15,7 @@ namespace quatrain {
 /// Writes `output`: the artifact `source` with refined weight scales. Minimises the mean KL divergence of its
 /// next tokens from those of `original` (the model that was quantised) by Adam, one sample a step: s <- s (1
 /// + d), the step in d `recipe.refine.rate`, warmed up and decaying along a cosine; rounding of activations
-/// passes gradients straight through, codes and transforms stay. Of `samples`, each cut to
+/// passes gradients straight through, codes and transforms stay. Of `samples` (two at least), each cut to
 /// recipe.refine.length, the first recipe.refine.samples are trained on and one more is held out: where its
 /// divergence does not fall, the scales stay. Returns quantization_report.json's report with "refine" added.
 Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& source, const Recipe& recipe,

@@ -12,7 +12,7 @@ UnrefinedArtifact::UnrefinedArtifact(const fs::path& output, const Checkpoint& o
   { const ArtifactWriter may_be_written(output); }
   if (!fs::exists(path_)) return;
   require(resume,
-          "{}: left by a run that was killed while it refined; continue it with --resume, or remove it",
+          "{}: left by a run that did not finish its refinement; continue it with --resume, or remove it",
           path_.string());
   require(is_artifact(path_), "{}: not an artifact; remove it", path_.string());
   const Json report = Json::parse(read_file(path_ / "quantization_report.json"));
@@ -22,7 +22,7 @@ UnrefinedArtifact::UnrefinedArtifact(const fs::path& output, const Checkpoint& o
   finished_ = true;
 }
 
-UnrefinedArtifact::~UnrefinedArtifact() {
+void UnrefinedArtifact::remove() const {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
 }

@@ -7,19 +7,19 @@
 
 namespace quatrain {
 
-/// OUTPUT.unrefined: a directory of its own, so that a run that is killed while it refines keeps what it has.
-/// Gone when the object is, whether refinement ended or failed.
+/// OUTPUT.unrefined: a directory of its own, so that a run that is killed or fails while it refines keeps
+/// what it has.
 class UnrefinedArtifact {
  public:
   /// Checks that `output` may be written. What an earlier run left is an error without `resume`; with it, one
   /// of another model or recipe is.
   UnrefinedArtifact(const fs::path& output, const Checkpoint& original, const Recipe& recipe, bool resume);
-  ~UnrefinedArtifact();
-  UnrefinedArtifact(const UnrefinedArtifact&) = delete;
 
   const fs::path& path() const { return path_; }
   /// Whether an earlier run has finished it.
   bool finished() const { return finished_; }
+  /// The output is in place.
+  void remove() const;
 
  private:
   fs::path path_;

@@ -20,6 +20,12 @@ torch::Tensor constructed_blocks(const Transform& transform, int64_t width) {
 torch::Tensor apply_blocks(const torch::Tensor& x, const torch::Tensor& blocks) {
   if (!blocks.defined()) return x;
   if (blocks.size(0) == 1) return x.matmul(blocks[0]);
+  if (x.requires_grad())  // mm_out() has no gradient
+    return x.reshape({x.size(0), blocks.size(0), blocks.size(1)})
+        .transpose(0, 1)
+        .bmm(blocks)
+        .transpose(0, 1)
+        .reshape(x.sizes());
   // Block by block into its columns: one batched product would need both turned on their side first.
   torch::Tensor out = torch::empty(x.sizes(), x.options());
   const int64_t width = blocks.size(1);
