@@ -1,18 +1,25 @@
 // quatrain: quantises language models to 4 bits and runs them. Exit code 0, 1 (failed) or 2 (usage).
-#include <fmt/core.h>
-
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "base/log.h"
 #include "verb.h"
 
 namespace {
 
-int report(const std::exception& error, int code) {
-  fmt::print(stderr, "error: {}\n", error.what());
+// Not fmt::print, which throws where stderr cannot be written (a full disk): nobody would catch it.
+int report(const std::string& text, int code) {
+  std::fputs(("error: " + text + "\n").c_str(), stderr);
   return code;
+}
+
+// The library would say that a verb is missing.
+std::string unknown_verb(const CLI::App& app) {
+  for (const std::string& word : app.remaining())
+    if (!word.starts_with('-')) return word;
+  return {};
 }
 
 }  // namespace
@@ -42,18 +49,17 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (const std::string verb = unknown_verb(app); app.get_subcommands().empty() && !verb.empty())
+      return report("\"" + verb + "\" is no verb; quatrain --help lists them", 2);
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const UsageError& error) {
-    return report(error, 2);
+    return report(error.what(), 2);
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "error: out of memory; a smaller model, context or --max-ram may fit\n");
-    return 1;
+    return report("out of memory; a smaller model, context or --max-ram may fit", 1);
   } catch (const std::exception& error) {
-    return report(error, 1);
+    if (std::ferror(stdout) != 0) return report(std::string("stdout: ") + error.what(), 1);
+    return report(error.what(), 1);
   }
-  if (std::fflush(stdout) != 0) {
-    fmt::print(stderr, "error: stdout: cannot write the answer\n");
-    return 1;
-  }
+  if (std::fflush(stdout) != 0) return report("stdout: cannot write the answer", 1);
   return 0;
 }

@@ -35,8 +35,8 @@ struct DetokenizeOptions {
 };
 
 void detokenize(const DetokenizeOptions& options) {
-  const auto tokenizer = load_model_tokenizer(options.model);
   const std::vector<int32_t> ids = parse_ids(options.ids, "--ids");
+  const auto tokenizer = load_model_tokenizer(options.model);
   for (const int32_t id : ids)
     require(id < tokenizer->size(), "--ids: {} is outside the vocabulary of {}", id, tokenizer->size());
   const std::string text = tokenizer->decode(ids, options.special);

@@ -1,0 +1,139 @@
+// Wrong flags end with 2, wrong files with 1, both with a text that names what was wrong; odd input and odd
+// surroundings are no reason to crash.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "program.h"
+#include "support/shared.h"
+
+namespace quatrain {
+namespace {
+
+struct Case {
+  std::vector<std::string> arguments;
+  std::string said;
+};
+
+void expect_ends(const std::vector<Case>& cases, int code) {
+  for (const Case& item : cases) {
+    const ProgramEnd end = run_program(item.arguments);
+    std::string line;
+    for (const std::string& argument : item.arguments) line += argument + " ";
+    EXPECT_EQ(end.code, code) << line << "\n" << end.err;
+    EXPECT_NE((end.err + end.out).find(item.said), std::string::npos) << line << "\n" << end.err << end.out;
+  }
+}
+
+TEST(Usage, WrongFlagsEndWithTwo) {
+  expect_ends(
+      {
+          {{}, "subcommand"},
+          {{"frobnicate"}, "frobnicate"},
+          {{"run"}, "model"},
+          {{"run", "m", "--threads", "0"}, "--threads"},
+          {{"run", "m", "-p", "x", "--max-tokens", "99999999999999999999"}, "--max-tokens"},
+          {{"run", "m", "-p", "x", "--temperature", "nan"}, "temperature"},
+          {{"run", "m", "-p", "x", "--top-p", "1.5"}, "top_p"},
+          {{"run", "m", "-p", "x", "--seed", "-1"}, "--seed"},
+          {{"run", "m", "--context", "0"}, "--context"},
+          {{"run", "m", "--json"}, "-p"},
+          {{"run", "m", "--device", "tpu"}, "tpu"},
+          {{"eval", "m", "--windows", "-1"}, "--windows"},
+          {{"eval", "m", "--windows", "1e3"}, "--windows"},
+          {{"eval", "m", "--protocol", "ppl"}, "token-ppl@2048"},
+          {{"eval", "m", "--protocol", "token-ppl@1e9"}, "token-ppl@1e9"},
+          {{"eval", "m", "--engine", "magic"}, "magic"},
+          {{"logits", "m", "--ids", "1,", "-o", "x"}, "--ids"},
+          {{"logits", "m", "--ids", "", "-o", "x"}, "--ids"},
+          {{"logits", "m", "--ids", "1,,2", "-o", "x"}, "--ids"},
+          {{"detokenize", "m", "--ids", "-1"}, "--ids"},
+          {{"detokenize", "m", "--ids", "99999999999"}, "--ids"},
+          {{"tokenize", "m", "--text", "a", "--file", "b"}, "--file"},
+          {{"convert", "m", "--to", "onnx", "-o", "x"}, "onnx"},
+      },
+      2);
+}
+
+TEST(Usage, FilesThatAreNoModelsEndWithOne) {
+  const fs::path folder = fresh_test_folder();
+  write_file(folder / "empty", "");
+  write_file(folder / "text", "no model\n");
+  fs::create_directory(folder / "directory");
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  std::vector<Case> cases;
+  for (const char* verb : {"inspect", "run", "tokenize"})
+    for (const char* name : {"empty", "text", "directory", "missing"}) {
+      Case item{{verb, path(name)}, path(name)};
+      if (std::string(verb) == "run") item.arguments.insert(item.arguments.end(), {"-p", "x"});
+      if (std::string(verb) == "tokenize") item.arguments.insert(item.arguments.end(), {"--text", "x"});
+      cases.push_back(item);
+    }
+  cases.push_back({{"synth", "--shape", path("directory"), "-o", path("out")}, path("directory")});
+  cases.push_back({{"synth", "--shape", path("text"), "-o", path("out")}, path("text")});
+  expect_ends(cases, 1);
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+class TinyModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto shared = shared_dir();
+    if (!shared) GTEST_SKIP() << "no shared fixtures";
+    model_ = (*shared / "data/models/stories260K/stories260K.bin").string();
+  }
+  std::string model_;
+};
+
+TEST_F(TinyModel, ChatEndsWithTheInput) {
+  for (const char* input : {"", "\n\n", "/help\n/clear\n/nosuch\n/quit\n", "/help"}) {
+    const ProgramEnd end = run_program({"run", model_, "--max-tokens", "4"}, {.input = input});
+    EXPECT_EQ(end.code, 0) << end.err;
+    EXPECT_EQ(end.out, "");
+  }
+  const ProgramEnd told = run_program({"run", model_, "--max-tokens", "4"}, {.input = "Once\nTwo"});
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_EQ(std::count(told.out.begin(), told.out.end(), '\n'), 2) << told.out;
+}
+
+TEST_F(TinyModel, AnyBytesAreText) {
+  const std::string bytes = "\xff\xfe\x80 \xc3(";
+  EXPECT_EQ(run_program({"run", model_, "-p", bytes, "--max-tokens", "4"}).code, 0);
+  EXPECT_EQ(run_program({"run", model_, "--max-tokens", "4"}, {.input = bytes + "\n"}).code, 0);
+  // JSON is UTF-8 whatever the model says.
+  const ProgramEnd json = run_program({"run", model_, "-p", bytes, "--max-tokens", "4", "--json"});
+  EXPECT_EQ(json.code, 0);
+  EXPECT_TRUE(parse_json(json.out, "stdout").contains("text"));
+}
+
+TEST_F(TinyModel, AnswersThatCannotBePrintedAreErrors) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"inspect", model_},
+                                             {"inspect", model_, "--json"},
+                                             {"tokenize", model_, "--text", "x"},
+                                             {"run", model_, "-p", "x", "--max-tokens", "4"}}) {
+    const ProgramEnd end = run_program(arguments, {.output = "/dev/full"});
+    EXPECT_EQ(end.code, 1) << arguments[0];
+    EXPECT_NE(end.err.find("stdout"), std::string::npos) << end.err;
+  }
+}
+
+TEST_F(TinyModel, TextsThatAreTooShortAreErrors) {
+  const fs::path folder = fresh_test_folder();
+  write_file(folder / "empty", "");
+  write_file(folder / "short", "Once upon a time.\n");
+  const auto eval = [&](const std::string& protocol, const std::string& text) {
+    return std::vector<std::string>{"eval",   model_,   "--protocol",
+                                    protocol, "--text", (folder / text).string()};
+  };
+  expect_ends({{eval("token-ppl@128", "empty"), "empty"},
+               {eval("token-ppl@128", "short"), "128"},
+               {eval("word-ppl@128", "empty"), "empty"},
+               {eval("token-ppl@2048", "short"), "context of 512"},
+               {eval("token-ppl@128", "missing"), "missing"}},
+              1);
+}
+
+}  // namespace
+}  // namespace quatrain
