@@ -8,8 +8,9 @@
 #include "base/error.h"
 #include "verb.h"
 #ifdef QUATRAIN_HAVE_TORCH
-#include "quant/activations/jump_ratio.h"
+#include "quant/activations/layers8.h"
 #include "quant/calibration.h"
+#include "quant/residual/study.h"
 #endif
 
 namespace quatrain {
@@ -19,14 +20,17 @@ struct InspectOptions {
   CommonOptions common;
   std::string model;
   bool jump_ratio = false;
+  std::vector<int64_t> residual_layers;
+  int64_t samples = 8;
+  double alpha = 0.85;
 };
 
 #ifdef QUATRAIN_HAVE_TORCH
 // As published: 20 samples of 512 tokens, the stream rotated.
 void print_jump_ratio(const InspectOptions& options) {
   Recipe recipe;
-  recipe.calibration.samples = 20;
-  recipe.calibration.length = 512;
+  recipe.calibration.samples = kJumpSamples;
+  recipe.calibration.length = kJumpLength;
   const CalibrationSamples samples = load_calibration(recipe, options.model);
   const auto jumps = measure_jumps(options.model, samples.ids, true);
   if (options.common.json)
@@ -34,7 +38,23 @@ void print_jump_ratio(const InspectOptions& options) {
   else
     fmt::print("{}", jump_text(jumps));
 }
+void print_residual_study(const InspectOptions& options) {
+  Recipe recipe;
+  recipe.calibration.samples = options.samples;
+  ResidualStudyOptions study;
+  study.layers = options.residual_layers;
+  study.alpha = options.alpha;
+  const CalibrationSamples samples = load_calibration(recipe, options.model);
+  const auto rows = residual_study(options.model, samples.ids, study);
+  if (options.common.json)
+    print_json(residual_study_json(rows, study));
+  else
+    fmt::print("{}", residual_study_text(rows, study));
+}
 #else
+void print_residual_study(const InspectOptions&) {
+  fail("inspect: --residual-study needs a program built with libtorch; build with -DQUATRAIN_TORCH=ON");
+}
 void print_jump_ratio(const InspectOptions&) {
   fail("inspect: --jump-ratio needs a program built with libtorch; build with -DQUATRAIN_TORCH=ON");
 }
@@ -42,6 +62,7 @@ void print_jump_ratio(const InspectOptions&) {
 
 void run_inspect(const InspectOptions& options) {
   if (options.jump_ratio) return print_jump_ratio(options);
+  if (!options.residual_layers.empty()) return print_residual_study(options);
   const Json report = inspect_model(options.model);
   if (options.common.json)
     print_json(report);
@@ -60,6 +81,18 @@ void add_inspect(CLI::App& app) {
       ->required();
   verb->add_flag("--jump-ratio", options->jump_ratio,
                  "print each layer's jump ratio and historical-feature SNR (DynamicPTQ) instead");
+  verb->add_option(
+          "--residual-study", options->residual_layers,
+          "print how much output distortion residual blocks give back in these layers (from 0), by the "
+          "rule that chooses them (MosaicQuant), instead")
+      ->delimiter(',')
+      ->excludes("--jump-ratio");
+  verb->add_option("--samples", options->samples, "calibration samples of the residual study")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  verb->add_option("--alpha", options->alpha, "smoothing before the residual study; 0: none")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   add_common(*verb, options->common);
   verb->callback([options] { run_inspect(*options); });
 }
