@@ -262,7 +262,7 @@ TEST(Artifact, RefusesUnsoundPlanes) {
   refused([](auto& p) { p.scale.pop_back(); }, {"weight_scale"});
   refused([](auto& p) { p.scale[4] = NAN; }, {"weight_scale: row 1, group 1 is nan"});
   refused([](auto& p) { p.scale[4] = 0; }, {"row 1, group 1 is 0"});
-  refused([](auto& p) { p.scale[4] = -1; }, {"is -1"});
+  refused([](auto& p) { p.scale[4] = -INFINITY; }, {"is -inf"});
   refused([](auto& p) { p.scale[4] = INFINITY; }, {"is inf"});
   refused([](auto& p) { p.scale[4] = 1.0001f; }, {"no FP16 number"});
   refused([](auto& p) { p.bias[7] = NAN; }, {"bias: row 7"});
@@ -391,7 +391,7 @@ TEST_F(Damaged, RefusesPoisonedValues) {
   };
   poison("weight_scale", 2, {0x00, 0x7E}, {"down_proj", "weight_scale: row 0, group 1 is nan"});
   poison("weight_scale", 2, {0x00, 0x00}, {"weight_scale: row 0, group 1 is 0"});
-  poison("weight_scale", 2, {0x00, 0xBC}, {"is -1"});
+  poison("weight_scale", 2, {0x00, 0xFC}, {"is -inf"});
   poison("weight_lo_index", 4, {0, 0, 0, 0}, {"weight_lo_index", "ascend"});
   poison("weight_lo_index", 16, {100, 0, 0, 0}, {"weight_lo_index", "block 100"});
   poison("bias", 0, {0, 0, 0x80, 0x7F}, {"bias: row 0 is inf"});
