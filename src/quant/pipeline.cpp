@@ -180,6 +180,17 @@ Json quantize_unrefined(const std::shared_ptr<const Checkpoint>& checkpoint, con
   return Quantizer(checkpoint, recipe, output, options).run();
 }
 
+// Behind the samples of the calibration, which the weights fit better than any other text.
+std::vector<std::vector<int32_t>> refinement_samples(Recipe recipe, const Checkpoint& checkpoint,
+                                                     const QuantizeOptions& options) {
+  if (!options.samples.empty()) return options.samples;
+  const int64_t calibration = recipe.calibration.samples;
+  recipe.calibration.samples += recipe.refine.samples + 1;
+  std::vector<std::vector<int32_t>> ids = load_calibration(recipe, checkpoint.path()).ids;
+  ids.erase(ids.begin(), ids.begin() + calibration);
+  return ids;
+}
+
 }  // namespace
 
 Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& output,
@@ -192,12 +203,14 @@ Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const
   const std::shared_ptr<const Checkpoint> original = std::move(checkpoint);
   const Recipe recipe = choose_layers8(*original, asked, options.samples);
   if (recipe.refine.samples == 0) return quantize_unrefined(original, recipe, output, options);
-  const std::vector<std::vector<int32_t>> samples =
-      options.samples.empty() ? load_calibration(recipe, original->path()).ids : options.samples;
-  require(samples.size() >= 2, "{}: refinement needs two samples, one of them held out; {} are there",
-          original->path().string(), samples.size());
+  const std::vector<std::vector<int32_t>> samples = refinement_samples(recipe, *original, options);
   Recipe first = recipe;
   first.refine = {};
+  if (samples.size() < 2) {
+    log_warn("{}: no refinement: it needs two calibration samples, one of them held out",
+             original->path().string());
+    return quantize_unrefined(original, first, output, options);
+  }
   const UnrefinedArtifact unrefined(output, *original, first, options.resume);
   if (!unrefined.finished()) quantize_unrefined(original, first, unrefined.path(), options);
   const Json report = refine(original, unrefined.path(), recipe, samples, output, options.threads);

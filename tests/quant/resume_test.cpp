@@ -32,7 +32,8 @@ std::vector<std::vector<int32_t>> samples(uint64_t seed) {
 }
 
 Json run(const fs::path& output, bool resume, int threads = 2, uint64_t seed = 9,
-         const std::vector<std::string>& overrides = {}) {
+         std::vector<std::string> overrides = {}) {
+  overrides.insert(overrides.begin(), "refine.samples=0");
   QuantizeOptions options;
   options.threads = threads;
   options.resume = resume;
@@ -131,6 +132,17 @@ TEST_F(Resume, RefusesTheJournalOfAnotherRun) {
   ASSERT_TRUE(fs::exists(journal() / "layer-00000.entry"));  // all refusals leave it as it was
   run(out, true, 1);
   EXPECT_TRUE(fs::exists(out / "config.json"));
+}
+
+TEST_F(Resume, RefinementGoesOnFromTheUnrefinedArtifact) {
+  const std::vector<std::string> refined = {"refine.samples=3", "refine.length=24"};
+  run(directory_ / "whole", false, 1, 9, refined);
+  run(directory_ / "out.unrefined", false, 1);  // what a run leaves that is killed while it refines
+  EXPECT_THROW(run(directory_ / "out", false, 1, 9, refined), Error);
+  EXPECT_THROW(run(directory_ / "out", true, 1, 9, {"refine.samples=3", "weights.target=0.5"}), Error);
+  run(directory_ / "out", true, 1, 9, refined);
+  EXPECT_EQ(hashes(directory_ / "out"), hashes(directory_ / "whole"));
+  EXPECT_FALSE(fs::exists(directory_ / "out.unrefined"));
 }
 
 TEST_F(Resume, ThreadsDoNotChangeTheBytes) {
