@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/artifact.h"
 #include "model/checkpoint.h"
+#include "model/text_files.h"
 #include "quant/activations/layers8.h"
 #include "quant/calibrated_pipeline.h"
 #include "quant/calibration.h"
@@ -17,7 +18,6 @@
 #include "quant/refine/staged.h"
 #include "quant/report_times.h"
 #include "quant/stopwatch.h"
-#include "quant/text_files.h"
 #include "quant/weights/rtn.h"
 
 namespace quatrain {
