@@ -11,7 +11,7 @@
 #include "quant/pipeline.h"
 #include "quant/reference.h"
 #include "quant/weights/planes.h"
-#include "support/shared.h"
+#include "support/tiny_models.h"
 
 namespace quatrain {
 namespace {
@@ -25,29 +25,8 @@ std::vector<std::vector<int32_t>> samples(int64_t count, int64_t length, int64_t
   return all;
 }
 
-double distance(std::span<const float> a, std::span<const float> b) {
-  double difference = 0, power = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    power += static_cast<double>(b[i]) * b[i];
-  }
-  return std::sqrt(difference / power);
-}
-
-class Calibrated : public testing::Test {
+class Calibrated : public TinyModels {
  protected:
-  void SetUp() override {
-    const auto shared = shared_dir();
-    if (!shared) GTEST_SKIP();
-    models_ = *shared / "fixtures" / "tiny-models";
-    directory_ =
-        fs::path(testing::TempDir()) /
-        (std::string("quatrain_calibrated_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   Json run(const std::string& model, const std::string& recipe,
            const std::vector<std::string>& overrides = {}, int threads = 2) {
     QuantizeOptions options;
@@ -72,8 +51,6 @@ class Calibrated : public testing::Test {
     }
     return logits;
   }
-
-  fs::path models_, directory_;
 };
 
 // Without quantisation every recipe's transforms leave the model as it was; what is left is the BF16 or FP32
@@ -88,7 +65,7 @@ TEST_F(Calibrated, TransformsAloneKeepTheModel) {
           {"weights.bits=8", "weights.group=16", "weights.clip=none", "activations.bits=16", "kv.bits=16",
            "embedding.bits=16", "lm_head.bits=16"});
       // 8-bit weights alone move these random models by about 0.1; a transform that is not undone, by 1.
-      EXPECT_LT(distance(ReferenceModel::load(directory_ / "out")->logits(ids), exact), 0.2)
+      EXPECT_LT(relative_distance(ReferenceModel::load(directory_ / "out")->logits(ids), exact), 0.2)
           << model << " " << recipe;
     }
   }
@@ -109,7 +86,7 @@ TEST_F(Calibrated, EngineEqualsReference) {
         const std::vector<int32_t> ids = samples(1, 50, 300, 2)[0];
         const std::vector<float> reference = ReferenceModel::load(directory_ / "out")->logits(ids);
         const std::vector<float> whole = native(directory_ / "out", ids, ids.size());
-        EXPECT_LT(distance(whole, reference), tolerance);
+        EXPECT_LT(relative_distance(whole, reference), tolerance);
         EXPECT_EQ(whole, native(directory_ / "out", ids, 7));
       }
 }

@@ -15,7 +15,7 @@
 #include "quant/residual/select.h"
 #include "quant/residual/study.h"
 #include "quant/weights/gptq.h"
-#include "support/shared.h"
+#include "support/tiny_models.h"
 
 namespace quatrain {
 namespace {
@@ -165,22 +165,14 @@ TEST(Selection, GlobalBudgetGoesWhereItGivesMost) {
   EXPECT_EQ(all, 5u);  // nothing without a gain
 }
 
-class Mosaic : public testing::Test {
+class Mosaic : public TinyModels {
  protected:
   void SetUp() override {
-    const auto shared = shared_dir();
-    if (!shared) GTEST_SKIP();
-    models_ = *shared / "fixtures" / "tiny-models";
-    directory_ =
-        fs::path(testing::TempDir()) /
-        (std::string("quatrain_mosaic_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
+    TinyModels::SetUp();
     SplitMix64 random(3);
     for (std::vector<int32_t>& ids : samples_)
       for (int t = 0; t < 48; ++t) ids.push_back(static_cast<int32_t>(random.below(300)));
   }
-  void TearDown() override { fs::remove_all(directory_); }
 
   Json run(const std::string& model, const std::string& recipe,
            const std::vector<std::string>& overrides = {}) {
@@ -201,7 +193,6 @@ class Mosaic : public testing::Test {
     return std::sqrt(difference / power);
   }
 
-  fs::path models_, directory_;
   std::vector<std::vector<int32_t>> samples_ = std::vector<std::vector<int32_t>>(5);
 };
 

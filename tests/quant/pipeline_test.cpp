@@ -14,7 +14,7 @@
 #include "quant/policy.h"
 #include "quant/reference.h"
 #include "quant/report_times.h"
-#include "support/shared.h"
+#include "support/tiny_models.h"
 
 namespace quatrain {
 namespace {
@@ -23,30 +23,8 @@ std::vector<int32_t> some_tokens() {
   return {106, 88, 57, 67, 120, 200, 0, 85, 61, 19, 74, 171, 185, 169, 266, 149, 55, 294, 160, 84};
 }
 
-// rms(a - b) / rms(b)
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, power = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    power += static_cast<double>(b[i]) * b[i];
-  }
-  return std::sqrt(difference / power);
-}
-
-class Pipeline : public testing::Test {
+class Pipeline : public TinyModels {
  protected:
-  void SetUp() override {
-    const auto shared = shared_dir();
-    if (!shared) GTEST_SKIP();
-    models_ = *shared / "fixtures" / "tiny-models";
-    directory_ =
-        fs::path(testing::TempDir()) /
-        (std::string("quatrain_pipeline_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   Json run(const fs::path& model, const std::string& recipe, const std::vector<std::string>& overrides = {},
            uint64_t max_ram = 0) {
     QuantizeOptions options;
@@ -58,8 +36,6 @@ class Pipeline : public testing::Test {
   std::vector<float> logits(const fs::path& model) {
     return ReferenceModel::load(model)->logits(some_tokens());
   }
-
-  fs::path models_, directory_;
 };
 
 // 8-bit weights and inputs stay near the 16-bit model, 4 bits move further away: every model, whole path.
@@ -70,9 +46,9 @@ TEST_F(Pipeline, EveryTinyModelKeepsItsLogits) {
                            "qwen2-bias", "qwen3-moe", "qwen3-qknorm"}) {
     const std::vector<float> exact = logits(models_ / name);
     run(models_ / name, "w8a8");
-    const double eight = distance(logits(directory_ / "out"), exact);
+    const double eight = relative_distance(logits(directory_ / "out"), exact);
     const Json report = run(models_ / name, "rtn-g64");
-    const double four = distance(logits(directory_ / "out"), exact);
+    const double four = relative_distance(logits(directory_ / "out"), exact);
     EXPECT_LT(eight, 0.5) << name;
     EXPECT_LT(eight, four) << name;
     EXPECT_TRUE(std::isfinite(four)) << name;
@@ -140,7 +116,7 @@ TEST_F(Pipeline, TiedEmbeddings) {
   EXPECT_FALSE(reader.config()["tie_word_embeddings"].get<bool>());
   EXPECT_TRUE(reader.has_planes("lm_head"));
   EXPECT_FALSE(reader.has_planes("model.embed_tokens"));
-  EXPECT_LT(distance(logits(directory_ / "out"), tied), 0.5);
+  EXPECT_LT(relative_distance(logits(directory_ / "out"), tied), 0.5);
 }
 
 TEST_F(Pipeline, BiasesAreKept) {
