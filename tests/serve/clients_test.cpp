@@ -138,14 +138,20 @@ TEST(Clients, RequestsEndAtTheirDeadline) {
 }
 
 TEST(Clients, StoppingFinishesWhatRuns) {
-  TestServer server(slow_engine(5));
+  TestServer server(slow_engine(20));
   RawClient client(server.port());
   client.post("/v1/completions",
-              Json({{"prompt", "x"}, {"max_tokens", 100}, {"temperature", 0}, {"stream", true}}).dump());
+              Json({{"prompt", "x"}, {"max_tokens", 300}, {"temperature", 0}, {"stream", true}}).dump());
   ASSERT_TRUE(server.reaches("quatrain_requests_running", 1));
   std::thread stop([&] { server.server().stop(std::chrono::seconds(60)); });
-  EXPECT_EQ(server.post("/v1/completions", long_request(false))->status, 503);
-  EXPECT_EQ(server.client().Get("/health")->status, 503);
+  const auto health = [&] {
+    const auto response = server.client().Get("/health");
+    return response ? response->status : 0;
+  };
+  while (health() == 200) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(health(), 503);
+  const auto refused = server.post("/v1/completions", long_request(false));
+  EXPECT_EQ(refused ? refused->status : 0, 503);
   const std::string body = client.receive("[DONE]");
   EXPECT_NE(body.find("[DONE]"), std::string::npos);
   EXPECT_NE(body.find("\"length\""), std::string::npos);
