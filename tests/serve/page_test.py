@@ -45,6 +45,28 @@ def talk(page, folder):
     page.value("document.querySelector('.again').click()")
     page.wait("messages.length === 6 && " + IDLE)
 
+    # The arrow brings the last message back; Shift+Enter is a line, not the end.
+    page.value("document.getElementById('input').focus()")
+    page.press("ArrowUp", 38)
+    assert "Thanks!" in page.value("document.getElementById('input').value")
+    page.press("Enter", 13, shift=True)
+    assert page.value("document.getElementById('input').value").endswith("\n") and page.value("messages.length") == 6
+    page.value("document.getElementById('input').value = ''")
+
+    # A new chat in the middle of a reply: nothing of the old one gets into it.
+    page.value("fields.max_tokens.value = 4000; saveSettings()")
+    page.type("Count to a thousand.")
+    page.press("Enter", 13)
+    page.wait(f"{REPLIES}.length === 4 && {REPLIES}[3].textContent.length > 10")
+    page.click("new")
+    page.wait(IDLE, 10)
+    assert page.value("messages.length") == 0 and page.value("document.querySelectorAll('article').length") == 0
+    page.value("fields.max_tokens.value = 20; saveSettings()")
+    page.type("Hello.")
+    page.press("Enter", 13)
+    page.wait("messages.length === 2 && " + IDLE)
+    assert page.value("messages.map(message => message.role).join()") == "user,assistant"
+
 
 def look(page, folder):
     page.click("open-settings")

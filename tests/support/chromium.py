@@ -63,9 +63,10 @@ class Page:
         self.value("document.getElementById('input').focus()")
         self.call("Input.insertText", text=text)
 
-    def press(self, key, code=0):
+    def press(self, key, code=0, shift=False):
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+                      modifiers=8 if shift else 0,
                       **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}))
 
     def click(self, element):

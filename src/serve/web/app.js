@@ -127,6 +127,7 @@ function addFoot(article, text, speed) {
   const copy = document.createElement("button"), again = document.createElement("button");
   copy.type = again.type = "button";
   copy.textContent = "Copy";
+  copy.hidden = !navigator.clipboard;  // browsers keep it from plain-HTTP pages of other machines
   copy.onclick = async () => {
     await navigator.clipboard.writeText(text);
     copy.textContent = "Copied";
@@ -167,6 +168,7 @@ async function* events(response) {
 
 async function reply() {
   const controller = running = new AbortController();
+  const conversation = messages;  // a new chat may begin before this reply ends
   $("send").textContent = "Stop";
   const article = addMessage("assistant", "");
   const body = article.firstChild;
@@ -216,7 +218,7 @@ async function reply() {
     body.append((text ? "\n" : "") + failure);
     if (!text) return scrollDown(false);
   }
-  messages.push({ role: "assistant", content: text });
+  conversation.push({ role: "assistant", content: text });
   addFoot(article, text, speed());
   scrollDown(false);
 }
