@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import subprocess
+import urllib.request
 
 import numpy as np
 import pytest
@@ -30,16 +31,16 @@ def logits(model, folder):
 
 
 def loss(values):
-    """Mean -log p of each id after those before it."""
+    """Mean -log p of each id after those before it; there is a row for each id, or for the first of them."""
     values = values.astype(np.float64)[:-1]
     top = values.max(-1, keepdims=True)
     log_sum = np.log(np.exp(values - top).sum(-1)) + top[:, 0]
-    return float((log_sum - values[np.arange(len(IDS) - 1), IDS[1:]]).mean())
+    return float((log_sum - values[np.arange(len(values)), IDS[1 : len(values) + 1]]).mean())
 
 
 def compare(name, theirs, ours, limit):
     difference = float(np.sqrt(((theirs - ours) ** 2).sum() / (ours**2).sum()))
-    print(f"\n{name}: relative difference of logits {difference:.2e}; perplexity of {len(IDS) - 1} tokens "
+    print(f"\n{name}: relative difference of logits {difference:.2e}; perplexity of {len(ours) - 1} tokens "
           f"{math.exp(loss(theirs)):.4f} there, {math.exp(loss(ours)):.4f} here")
     assert difference < limit
     return difference
@@ -80,19 +81,60 @@ def test_gguf_package_reads_the_same_weights(tmp_path, plain):
     assert compared > 0
 
 
-def test_llama_cpp_computes_the_same(tmp_path):
-    llama_cpp = pytest.importorskip("llama_cpp")
-    file = convert(ARTIFACT, tmp_path / "model.gguf", "gguf")
-    try:
-        model = llama_cpp.Llama(str(file), n_ctx=256, logits_all=True, verbose=False)
-    except Exception as error:  # it refuses models without a vocabulary
-        pytest.skip(f"llama.cpp does not load it: {error}")
-    model.eval(IDS)
-    theirs = np.array(model.scores[: len(IDS)])
-    # llama.cpp rounds activations to 8 bits by blocks of 32: half a step is 1/254 of a block's largest value.
-    compare(f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}", theirs, logits(file, tmp_path), 0.03)
-    if "chat_template" in (ARTIFACT / "tokenizer_config.json").read_text():
-        assert "tokenizer.chat_template" in model.metadata
+class LlamaCpp:
+    """llama.cpp's own server in this process, from PyPI's xllamacpp."""
+
+    def __init__(self, file):
+        xllamacpp = pytest.importorskip("xllamacpp")
+        options = xllamacpp.CommonParams()
+        options.model.path = str(file)
+        options.n_ctx, options.n_gpu_layers, options.verbosity, options.warmup = 512, 0, -1, False
+        options.cpuparams.n_threads = options.cpuparams_batch.n_threads = 1
+        try:
+            self.server = xllamacpp.Server(options)
+        except RuntimeError as error:  # it refuses models without a vocabulary
+            pytest.skip(f"llama.cpp does not load it: {error}")
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.server.listening_address + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def log_probabilities(self, ids, vocabulary):
+        """Of every token after each of the ids, [ids, vocabulary]."""
+        rows = np.full((len(ids), vocabulary), np.nan, np.float32)
+        for i in range(len(ids)):
+            answer = self.post("/completion", {"prompt": ids[: i + 1], "n_predict": 1, "n_probs": vocabulary,
+                                               "temperature": -1, "cache_prompt": True})
+            for entry in answer["completion_probabilities"][0]["top_logprobs"]:
+                rows[i, entry["id"]] = entry["logprob"]
+        return rows
+
+
+# llama.cpp rounds activations to 8 bits by blocks of 32 (half a step is 1/254 of a block's largest value), to FP16
+# beside F16 weights (2^-11), and keeps keys and values in FP16.
+@pytest.mark.parametrize("dtype, limit", [("", 0.03), ("q8_0", 0.03), ("q4_1", 0.03), ("f16", 0.005)])
+def test_llama_cpp_computes_the_same(tmp_path, dtype, limit):
+    file = convert(ARTIFACT, tmp_path / "model.gguf", "gguf", *(["--dtype", dtype] if dtype else []))
+    ids = IDS[:16]  # every one is a request whose answer names the whole vocabulary
+    ours = logits(file, tmp_path)[: len(ids)].astype(np.float64)
+    ours -= ours.max(-1, keepdims=True)
+    ours -= np.log(np.exp(ours).sum(-1, keepdims=True))
+    model = LlamaCpp(file)
+    theirs = model.log_probabilities(ids, ours.shape[1])
+    compare(f"llama.cpp (xllamacpp {importlib.metadata.version('xllamacpp')}), {dtype or 'integers kept'}", theirs,
+            ours, limit)
+
+    text = "Größe 1234,  don't\n\tif (x != y) return 日本語;"
+    out = subprocess.run([QUATRAIN, "tokenize", file, "--text", text, "--json"], check=True, capture_output=True).stdout
+    assert model.post("/tokenize", {"content": text, "add_special": True})["tokens"] == json.loads(out)["ids"]
+    if "chat_template" in (ARTIFACT / "tokenizer_config.json").read_text() or (ARTIFACT / "chat_template.jinja").exists():
+        chat, messages = [{"role": "user", "content": "Hi"}], tmp_path / "chat.json"
+        messages.write_text(json.dumps(chat))
+        ours = subprocess.run([QUATRAIN, "template", ARTIFACT, "--generation-prompt", "--messages", messages], check=True,
+                              capture_output=True, text=True).stdout
+        assert model.post("/apply-template", {"messages": chat})["prompt"] == ours
 
 
 def test_compressed_tensors_in_transformers(tmp_path):
