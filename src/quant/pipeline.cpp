@@ -1,5 +1,3 @@
-#include "quant/pipeline.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -13,6 +11,7 @@
 #include "quant/activations/layers8.h"
 #include "quant/calibrated_pipeline.h"
 #include "quant/calibration.h"
+#include "quant/pipeline.h"
 #include "quant/policy.h"
 #include "quant/refine/refine.h"
 #include "quant/refine/staged.h"
@@ -185,7 +184,7 @@ std::vector<std::vector<int32_t>> refinement_samples(Recipe recipe, const Checkp
                                                      const QuantizeOptions& options) {
   if (!options.samples.empty()) return options.samples;
   const int64_t calibration = recipe.calibration.samples;
-  recipe.calibration.samples += recipe.refine.samples + 1;
+  recipe.calibration.samples += recipe.refine.samples + kHeldOutSamples;
   std::vector<std::vector<int32_t>> ids = load_calibration(recipe, checkpoint.path()).ids;
   ids.erase(ids.begin(), ids.begin() + calibration);
   return ids;
@@ -206,9 +205,9 @@ Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const
   const std::vector<std::vector<int32_t>> samples = refinement_samples(recipe, *original, options);
   Recipe first = recipe;
   first.refine = {};
-  if (samples.size() < 2) {
-    log_warn("{}: no refinement: it needs two calibration samples, one of them held out",
-             original->path().string());
+  if (std::ssize(samples) < kLeastRefinementSamples) {
+    log_warn("{}: no refinement: it needs {} calibration samples, {} of them held out",
+             original->path().string(), kLeastRefinementSamples, kHeldOutSamples);
     return quantize_unrefined(original, first, output, options);
   }
   const UnrefinedArtifact unrefined(output, *original, first, options.resume);

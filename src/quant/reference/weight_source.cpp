@@ -81,9 +81,7 @@ torch::Tensor nibbles(const torch::Tensor& bytes) {
 
 class ArtifactSource : public WeightSource {
  public:
-  explicit ArtifactSource(const fs::path& path) : reader_(path) {
-    config_ = artifact_config(reader_);
-  }
+  explicit ArtifactSource(const fs::path& path) : reader_(path) { config_ = artifact_config(reader_); }
 
   torch::Tensor plain(const std::string& name) const override {
     return raw_tensor(reader_.tensors(), name).to(torch::kFloat);
@@ -186,6 +184,7 @@ torch::Tensor ReferenceLinear::quantize_input(const torch::Tensor& x) const {
 }
 
 torch::Tensor ReferenceLinear::product(const torch::Tensor& quantized) const {
+  if (multiply) return bias.defined() ? multiply(quantized) + bias : multiply(quantized);
   return torch::nn::functional::linear(quantized, weight, bias);
 }
 

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,7 @@ struct ReferenceLinear {
   ActivationPolicy activation;
   Transform input_transform = {};   // where the blocks below come from
   torch::Tensor input_blocks = {};  // A, FP32 [blocks, n, n] (transforms/block.h); undefined: none
+  std::function<torch::Tensor(const torch::Tensor&)> multiply = {};  // x W^T in place of `weight`
 
   bool same_input(const ReferenceLinear& other) const {
     return activation == other.activation && input_transform == other.input_transform;

@@ -12,12 +12,17 @@
 
 namespace quatrain {
 
+/// Two samples a step, and as many that are not trained on.
+constexpr int64_t kRefinementBatch = 2, kHeldOutSamples = kRefinementBatch,
+                  kLeastRefinementSamples = kRefinementBatch + kHeldOutSamples;
+
 /// Writes `output`: the artifact `source` with refined weight scales. Minimises the mean KL divergence of its
-/// next tokens from those of `original` (the model that was quantised) by Adam, one sample a step: s <- s (1
-/// + d), the step in d `recipe.refine.rate`, warmed up and decaying along a cosine; rounding of activations
-/// passes gradients straight through, codes and transforms stay. Of `samples` (two at least), each cut to
-/// recipe.refine.length, the first recipe.refine.samples are trained on and one more is held out: where its
-/// divergence does not fall, the scales stay. Returns quantization_report.json's report with "refine" added.
+/// next tokens from those of `original` (the model that was quantised) by Adam, two samples a step: s <- s (1
+/// + d), the step in d `recipe.refine.rate`, decaying along a cosine; what is kept is the mean over the
+/// second half of the steps. Rounding of activations passes gradients straight through, codes and transforms
+/// stay. Of `samples`, each cut to recipe.refine.length, the first recipe.refine.samples are trained on and
+/// two more are held out: where their divergence does not fall, the scales stay. Returns
+/// quantization_report.json's report with "refine" added.
 Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& source, const Recipe& recipe,
             const std::vector<std::vector<int32_t>>& samples, const fs::path& output, int threads);
 

@@ -4,83 +4,18 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "checkpoint/artifact.h"
+#include "quant/math_threads.h"
 
 namespace quatrain {
 namespace {
 
 constexpr int64_t kHeadChunk = 256;  // rows of logits at once
 
-torch::Tensor codes_of(const NibblePlanes& planes) {
-  NibblePlanes units = planes;  // with scale 1, dequantising gives c / 16 exactly
-  std::fill(units.scale.begin(), units.scale.end(), 1.0f);
-  torch::Tensor codes = torch::empty({planes.rows, planes.columns}, torch::kChar);
-  std::vector<float> row(static_cast<size_t>(planes.columns));
-  for (int64_t r = 0; r < planes.rows; ++r) {
-    units.dequantize_row(r, row.data());
-    int8_t* out = codes.data_ptr<int8_t>() + r * planes.columns;
-    for (size_t c = 0; c < row.size(); ++c) out[c] = static_cast<int8_t>(16 * row[c]);
-  }
-  return codes;
-}
-
-// W = codes * scale with a scale for every `group` columns; one pass over the codes each way, since as tensor
-// operations the FP32 copies of the codes would cost as much as the products.
-struct ScaledCodes : torch::autograd::Function<ScaledCodes> {
-  // codes int8 [out, in], scale FP32 [out, groups] -> FP32 [out, in].
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& codes,
-                               const torch::Tensor& scale, int64_t group) {
-    context->saved_data["codes"] = codes;
-    context->saved_data["group"] = group;
-    torch::Tensor weight = torch::empty(codes.sizes(), torch::kFloat);
-    for_each_group(codes, scale, group, [&](const int8_t* code, int64_t count, int64_t at, int64_t index) {
-      const float s = scale.data_ptr<float>()[index];
-      float* out = weight.data_ptr<float>() + at;
-      for (int64_t i = 0; i < count; ++i) out[i] = s * static_cast<float>(code[i]);
-    });
-    return weight;
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const torch::Tensor codes = context->saved_data["codes"].toTensor();
-    const int64_t group = context->saved_data["group"].toInt();
-    const torch::Tensor slope = gradients[0].contiguous();
-    torch::Tensor result = torch::empty({codes.size(0), (codes.size(1) + group - 1) / group}, torch::kFloat);
-    for_each_group(codes, result, group, [&](const int8_t* code, int64_t count, int64_t at, int64_t index) {
-      const float* from = slope.data_ptr<float>() + at;
-      float sum = 0;
-      for (int64_t i = 0; i < count; ++i) sum += from[i] * static_cast<float>(code[i]);
-      result.data_ptr<float>()[index] = sum;
-    });
-    return {torch::Tensor(), result, torch::Tensor()};
-  }
-
- private:
-  // visit(first code, count, its place in the matrix, the group's place among the scales), rows in parallel.
-  template <typename Visit>
-  static void for_each_group(const torch::Tensor& codes, const torch::Tensor& scale, int64_t group,
-                             Visit visit) {
-    const int64_t columns = codes.size(1), groups = scale.size(1);
-    at::parallel_for(0, codes.size(0), 16, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
-        for (int64_t g = 0; g < groups; ++g) {
-          const int64_t place = row * columns + g * group;
-          visit(codes.data_ptr<int8_t>() + place, std::min(group, columns - g * group), place,
-                row * groups + g);
-        }
-    });
-  }
-};
-
-torch::Tensor copy_of(const std::vector<float>& values, int64_t rows) {
-  return torch::tensor(values, torch::kFloat).reshape({rows, -1});
-}
-
 }  // namespace
 
-Student::Student(const fs::path& artifact) : source_(open_weight_source(artifact)) {
+Student::Student(const fs::path& artifact, torch::ScalarType products)
+    : source_(open_weight_source(artifact)) {
   const ArtifactReader reader(artifact);
   embedding_ = source_->embedding();
   head_ = source_->head();
@@ -93,10 +28,9 @@ Student::Student(const fs::path& artifact) : source_(open_weight_source(artifact
     for (ReferenceLinear* linear : linears) {
       if (!reader.has_planes(linear->name)) continue;
       const NibblePlanes planes = reader.planes(linear->name);
-      const torch::Tensor scale = copy_of(planes.scale, planes.rows);
-      scaled.push_back({linear->name, linear, codes_of(planes), scale,
-                        torch::zeros_like(scale).requires_grad_(true),
-                        planes.weight_group == 0 ? planes.columns : planes.weight_group});
+      const torch::Tensor scale = torch::tensor(planes.scale, torch::kFloat).reshape({planes.rows, -1});
+      scaled.push_back(
+          {linear->name, linear, ScaledWeight(planes, products), scale, torch::zeros_like(scale)});
       linear->weight.reset();
     }
   }
@@ -110,12 +44,11 @@ std::vector<torch::Tensor> Student::parameters() const {
 }
 
 std::map<std::string, std::vector<float>> Student::scales() const {
-  const torch::NoGradGuard no_gradients;
   std::map<std::string, std::vector<float>> all;
   for (const std::vector<Scaled>& layer : scaled_)
     for (const Scaled& linear : layer) {
       torch::Tensor scale = linear.scale * (1 + linear.delta);
-      const bool whole_rows = linear.group == linear.codes.size(1);
+      const bool whole_rows = linear.weight.group == linear.weight.codes.size(1);
       if (!whole_rows) scale = scale.to(torch::kHalf).to(torch::kFloat);
       // A scale that rounds to zero is refused by readers: such a group keeps what it had.
       scale = torch::where(torch::isfinite(scale).logical_and(scale != 0), scale, linear.scale).contiguous();
@@ -124,43 +57,81 @@ std::map<std::string, std::vector<float>> Student::scales() const {
   return all;
 }
 
-torch::Tensor Student::run_layer(size_t index, const torch::Tensor& hidden) {
-  for (const Scaled& linear : scaled_[index]) {
-    const torch::Tensor scale = linear.scale / 16 * (1 + linear.delta);
-    linear.linear->weight = ScaledCodes::apply(linear.codes, scale, linear.group);
+void Student::load(size_t layer) {
+  for (Scaled& scaled : scaled_[layer]) {
+    scaled.factors = (scaled.scale / 16 * (1 + scaled.delta)).requires_grad_(true);
+    scaled.dense = scaled.weight.dense(scaled.factors);
+    scaled.linear->multiply = [&scaled](const torch::Tensor& x) {
+      return scaled.weight.product(x, scaled.factors, scaled.dense);
+    };
   }
-  torch::Tensor out = layers_[index].forward(hidden);
-  for (const Scaled& linear : scaled_[index]) linear.linear->weight.reset();
-  return out;
 }
 
-double Student::divergence(const std::vector<int32_t>& ids, const torch::Tensor& teacher,
-                           const ReferenceLinear& teacher_head, bool learn) {
-  std::vector<torch::Tensor> hidden;  // before every layer
-  torch::Tensor last;
-  {
-    const torch::NoGradGuard no_gradients;
-    const torch::Tensor index = torch::tensor(ids, torch::kInt).to(torch::kLong);
-    last = embedding_.index_select(0, index) * config().embedding_scale;
-    for (size_t layer = 0; layer < layers_.size(); ++layer) {
-      if (learn) hidden.push_back(last);
-      last = run_layer(layer, last);
-    }
+void Student::unload(size_t layer) {
+  for (Scaled& scaled : scaled_[layer]) scaled.factors = scaled.dense = torch::Tensor();
+}
+
+std::vector<double> Student::divergence(std::span<const Lesson> lessons, const ReferenceLinear& teacher_head,
+                                        ThreadPool& pool, std::vector<torch::Tensor>* gradients) {
+  const OneMathThread one_thread_a_lesson;
+  const auto each = [&](const std::function<void(size_t lesson)>& body) {
+    pool.parallel_for(std::ssize(lessons), 1, [&](int64_t begin, int64_t end, int) {
+      at::init_num_threads();  // of this thread
+      for (; begin < end; ++begin) body(static_cast<size_t>(begin));
+    });
+  };
+  std::vector<std::vector<torch::Tensor>> inputs;  // of every layer, of every lesson
+  std::vector<torch::Tensor> hidden(lessons.size());
+  for (size_t lesson = 0; lesson < lessons.size(); ++lesson) {
+    const torch::Tensor index = torch::tensor(lessons[lesson].ids, torch::kInt).to(torch::kLong);
+    hidden[lesson] = embedding_.index_select(0, index) * config().embedding_scale;
   }
-  last = last.detach().requires_grad_(learn);
-  const torch::Tensor input = head_.quantize_input(rms_norm(last, norm_, config()));
-  double divergence = 0;
-  const torch::Tensor gradient = head_gradient(input.detach(), teacher, teacher_head, divergence);
-  if (!learn) return divergence;
-  input.backward(gradient);
-  torch::Tensor flow = last.grad();
-  for (size_t layer = layers_.size(); layer-- > 0;) {  // each layer runs again, with its graph
-    const torch::Tensor x = hidden[layer].detach().requires_grad_(true);
-    run_layer(layer, x).backward(flow);
-    flow = x.grad();
-    hidden.pop_back();
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (gradients) inputs.push_back(hidden);
+    load(layer);
+    each([&](size_t lesson) {
+      const torch::NoGradGuard no_gradients;
+      hidden[lesson] = layers_[layer].forward(hidden[lesson]);
+    });
+    unload(layer);
   }
-  return divergence;
+
+  std::vector<double> divergences(lessons.size());
+  each([&](size_t lesson) {
+    const torch::Tensor last = hidden[lesson].detach().requires_grad_(gradients != nullptr);
+    const torch::Tensor input = head_.quantize_input(rms_norm(last, norm_, config()));
+    const torch::Tensor gradient =
+        head_gradient(input.detach(), lessons[lesson].teacher, teacher_head, divergences[lesson]);
+    if (!gradients) return;
+    input.backward(gradient / static_cast<double>(lessons.size()));
+    hidden[lesson] = last.grad();  // from here on: what flows back
+  });
+  if (!gradients) return divergences;
+
+  gradients->clear();
+  for (const torch::Tensor& parameter : parameters()) gradients->push_back(torch::zeros_like(parameter));
+  size_t first = gradients->size();  // of the layer's
+  for (size_t layer = layers_.size(); layer-- > 0;) {
+    const std::vector<Scaled>& scaled = scaled_[layer];
+    first -= scaled.size();
+    load(layer);
+    std::vector<std::vector<torch::Tensor>> slopes(lessons.size());
+    each([&](size_t lesson) {
+      const torch::Tensor x = inputs[layer][lesson].detach().requires_grad_(true);
+      std::vector<torch::Tensor> leaves{x};
+      for (const Scaled& linear : scaled) leaves.push_back(linear.factors);
+      // An expert that no token chose has no part in the graph.
+      slopes[lesson] = torch::autograd::grad({layers_[layer].forward(x)}, leaves, {hidden[lesson]}, false,
+                                             false, /*allow_unused=*/true);
+      hidden[lesson] = slopes[lesson][0];
+    });
+    for (const std::vector<torch::Tensor>& of_lesson : slopes)
+      for (size_t i = 0; i < scaled.size(); ++i)
+        if (of_lesson[i + 1].defined()) (*gradients)[first + i] += of_lesson[i + 1] * (scaled[i].scale / 16);
+    unload(layer);
+    inputs.pop_back();
+  }
+  return divergences;
 }
 
 // d KL / d input = (softmax(student) - softmax(teacher)) W / tokens.

@@ -1,56 +1,69 @@
-// A quantised model whose weight scales can be trained: one layer's graph lives at a time.
+// A quantised model whose weight scales can be trained: one layer's graph of each sample lives at a time.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <deque>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/thread_pool.h"
 #include "quant/reference/decoder_layer.h"
+#include "quant/refine/scaled_linear.h"
 
 namespace quatrain {
+
+/// A text, and what its teacher predicts from: hidden states [tokens, hidden] behind the teacher's final
+/// norm.
+struct Lesson {
+  std::vector<int32_t> ids;
+  torch::Tensor teacher;
+};
 
 /// The fake-quantised forward of an artifact with W = c / 16 * s (1 + d): codes c and scales s [out, groups]
 /// as the artifact has them, d trainable, 0 at first. Rounding of activations and of the KV cache passes
 /// gradients straight through. Construct and use it outside of inference mode.
 class Student {
  public:
-  explicit Student(const fs::path& artifact);
+  explicit Student(const fs::path& artifact, torch::ScalarType products = fastest_product_type());
   Student(const Student&) = delete;
 
   const ModelConfig& config() const { return source_->config(); }
 
-  /// d of every linear, FP32 [out, groups], leaves that require gradients.
+  /// d of every linear, FP32 [out, groups].
   std::vector<torch::Tensor> parameters() const;
   /// s (1 + d) by linear, as the artifact stores it: groups in FP16, rows in FP32, row-major.
   std::map<std::string, std::vector<float>> scales() const;
 
-  /// Mean over tokens of KL(teacher || student). `teacher`: hidden states [tokens, hidden] behind the last
-  /// layer of `teacher_head`'s model, its final norm applied. With `learn`, adds the gradients of every d.
-  double divergence(const std::vector<int32_t>& ids, const torch::Tensor& teacher,
-                    const ReferenceLinear& teacher_head, bool learn);
+  /// Of each lesson, the mean over its tokens of KL(teacher || student); a lesson a thread of `pool`. Sets
+  /// `gradients`, unless it is null, to those of the mean over lessons, in the order of parameters(); they do
+  /// not depend on the number of threads.
+  std::vector<double> divergence(std::span<const Lesson> lessons, const ReferenceLinear& teacher_head,
+                                 ThreadPool& pool, std::vector<torch::Tensor>* gradients = nullptr);
 
  private:
   struct Scaled {
     std::string name;
     ReferenceLinear* linear;
-    torch::Tensor codes;         // int8 [out, in]
+    ScaledWeight weight;
     torch::Tensor scale, delta;  // FP32 [out, groups]
-    int64_t group;               // columns of a scale
+    torch::Tensor factors = {};  // scale / 16 (1 + delta) and W of it, while its layer runs
+    torch::Tensor dense = {};
   };
 
-  torch::Tensor run_layer(size_t index, const torch::Tensor& hidden);
-  torch::Tensor head_gradient(const torch::Tensor& normed, const torch::Tensor& teacher,
+  void load(size_t layer);
+  void unload(size_t layer);
+  torch::Tensor head_gradient(const torch::Tensor& input, const torch::Tensor& teacher,
                               const ReferenceLinear& teacher_head, double& divergence) const;
 
   std::unique_ptr<WeightSource> source_;
   torch::Tensor embedding_, norm_;
   ReferenceLinear head_;
-  std::deque<DecoderLayer>
-      layers_;  // their quantised weights are made when a layer runs; Scaled points into it
+  std::deque<DecoderLayer> layers_;  // without their quantised weights; Scaled points into it
   std::vector<std::vector<Scaled>> scaled_;
 };
 
