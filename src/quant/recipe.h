@@ -91,7 +91,7 @@ struct Recipe {
   struct Refine {
     int64_t samples = 0;    // of the calibration text, behind its own, each a step; 0: no refinement
     int64_t length = 1024;  // tokens of a sample that are used
-    double rate = 0.003;    // largest step of a scale, relative
+    double rate = 0.0015;   // largest step of a scale, relative
     bool operator==(const Refine&) const = default;
   } refine;
 
