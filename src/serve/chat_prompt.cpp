@@ -27,7 +27,8 @@ void join_text_parts(OrderedJson& message, const std::string& path) {
   *content = text;
 }
 
-// The API carries arguments as JSON text, templates print them as the object that they are.
+// The API carries arguments as JSON text, templates print them as the object that they are. Text that is none
+// (a reply that was cut off) stays as it is.
 void parse_arguments(OrderedJson& message) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || !calls->is_array()) return;
@@ -35,9 +36,11 @@ void parse_arguments(OrderedJson& message) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
     OrderedJson& function = call["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    OrderedJson arguments =
-        OrderedJson::parse(function["arguments"].get<std::string>(), nullptr, /*allow_exceptions=*/false);
-    if (arguments.is_object()) function["arguments"] = std::move(arguments);
+    try {
+      OrderedJson arguments = parse_request_json(function["arguments"].get<std::string>(), "arguments");
+      if (arguments.is_object()) function["arguments"] = std::move(arguments);
+    } catch (const Error&) {
+    }
   }
 }
 

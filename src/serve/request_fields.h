@@ -11,6 +11,10 @@
 
 namespace quatrain {
 
+/// JSON that a client, or a model that it steers, wrote: not deeper than parse_ordered_json() allows, and not
+/// more keys than are built in a moment. Errors begin with `where`.
+OrderedJson parse_request_json(std::string_view text, std::string_view where);
+
 /// A view of an object. Absent and null are alike.
 class RequestFields {
  public:

@@ -22,7 +22,7 @@ const char* arguments_key(ToolStyle style) {
 
 // The function of one entry of tools, checked.
 const OrderedJson& function_of(const OrderedJson& tool, const std::string& path) {
-  if (!tool.is_object() || tool.value("type", "function") != "function")
+  if (!tool.is_object() || (tool.contains("type") && tool["type"] != "function"))
     fail_unsupported(path, "{}: only tools of type \"function\" are supported", path);
   const auto function = tool.find("function");
   if (function == tool.end() || !function->is_object() || !function->contains("name") ||
@@ -77,12 +77,14 @@ Node text_up_to(GrammarBuilder& b, Node from, std::string_view tag) {
   return matched.back();
 }
 
-std::optional<ToolCall> parse_call(std::string_view text, ToolStyle style) {
-  const OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+std::optional<ToolCall> parse_call(std::string_view text, ToolStyle style) try {
+  const OrderedJson json = parse_request_json(text, "call");
   const char* key = arguments_key(style);
   if (!json.is_object() || !json.contains("name") || !json["name"].is_string() || !json.contains(key))
     return std::nullopt;
   return ToolCall{json["name"].get<std::string>(), json[key].dump()};
+} catch (const Error&) {
+  return std::nullopt;
 }
 
 }  // namespace

@@ -140,6 +140,7 @@ TEST(Structured, BadToolsAreRefused) {
   refused({{"tools", 5}});
   refused({{"tools", {5}}});
   refused({{"tools", {{{"type", "retrieval"}}}}});
+  refused({{"tools", {{{"type", 5}, {"function", {{"name", "f"}}}}}}});
   refused({{"tools", {{{"type", "function"}, {"function", {{"name", 3}}}}}}});
   refused({{"tools", {kWeather}}, {"tool_choice", "maybe"}});
   refused(
@@ -149,6 +150,30 @@ TEST(Structured, BadToolsAreRefused) {
   Json bad = kWeather;
   bad["function"]["parameters"]["properties"]["city"]["not"] = true;
   refused({{"tools", {bad}}});
+}
+
+// The arguments of past calls are JSON within a string of the body: their nesting and size are checked like
+// the body's.
+TEST(Structured, HostileArgumentsOfPastCallsAreText) {
+  const TestServer server(roomy());
+  const auto prompt = [&](const std::string& arguments) {
+    const Json call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+    return server.post("/tokenize",
+                       {{"messages",
+                         {{{"role", "user"}, {"content", "x"}},
+                          {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}}}}});
+  };
+  const auto count = [&](const std::string& arguments) {
+    return Json::parse(prompt(arguments)->body)["count"].get<size_t>();
+  };
+  const size_t plain = count("{}");
+  EXPECT_EQ(count(R"({"a":1})"), plain + 6);     // {"a": 1}: an object, printed by the template
+  EXPECT_EQ(count(R"({"a":1)"), plain + 8);  // a text: quotes and backslashes come on top
+  EXPECT_GT(count("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"), 200'000u);
+  std::string keys = "{\"a\":0";
+  for (int i = 0; i < 30'000; ++i) keys += fmt::format(",\"k{}\":1", i);
+  EXPECT_GT(count(keys + "}"), keys.size());
+  EXPECT_EQ(server.client().Get("/health")->status, 200);
 }
 
 TEST(Structured, TheTemplateTellsHowCallsAreWritten) {
@@ -187,6 +212,14 @@ TEST(Structured, RepliesAreSplitHoweverTheyArrive) {
   ToolCallSplitter cut(ToolStyle::Tagged);
   EXPECT_EQ(cut.push("a < b <tool").text, "a < b");
   EXPECT_EQ(cut.finish().text, " <tool");
+  // A model can be led to write anything: what is nested beyond measure is a text, too.
+  const std::string deep =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": " + std::string(200'000, '[') +
+      std::string(200'000, ']') + "}}\n</tool_call>";
+  ToolCallSplitter nested(ToolStyle::Tagged);
+  const ToolCallSplitter::Parts parts = nested.push(deep);
+  EXPECT_TRUE(parts.calls.empty());
+  EXPECT_EQ(parts.text, deep);
 }
 
 }  // namespace
