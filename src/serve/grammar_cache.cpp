@@ -6,7 +6,8 @@ namespace quatrain {
 namespace {
 
 constexpr size_t kMostEntries = 32;
-constexpr int64_t kMostStates = 20'000;  // a grammar that has grown beyond is made anew
+// A grammar that has grown beyond is made anew. A state is a kilobyte, so the entries stay below 320 MB.
+constexpr int64_t kMostStates = 10'000;
 
 }  // namespace
 
@@ -18,16 +19,14 @@ std::shared_ptr<MaskedGrammar> GrammarCache::get(const std::string& key,
     if (!table_) table_ = std::make_shared<TokenTable>(tokenizer_, vocabulary_);
     table = table_;
     const auto found = std::ranges::find_if(entries_, [&](const auto& entry) { return entry.first == key; });
-    if (found != entries_.end()) {
-      if (found->second->states() <= kMostStates) {
-        entries_.splice(entries_.begin(), entries_, found);
-        return found->second;
-      }
-      entries_.erase(found);
+    if (found != entries_.end() && found->second->states() <= kMostStates) {
+      entries_.splice(entries_.begin(), entries_, found);
+      return found->second;
     }
   }
   auto grammar = std::make_shared<MaskedGrammar>(build(), std::move(table));
   const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [](const auto& entry) { return entry.second->states() > kMostStates; });
   entries_.emplace_front(key, grammar);
   if (entries_.size() > kMostEntries) entries_.pop_back();
   return grammar;

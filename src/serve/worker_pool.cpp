@@ -9,7 +9,7 @@ thread_local bool task_is_refused = false;
 
 }  // namespace
 
-WorkerPool::WorkerPool(size_t threads, size_t backlog) : backlog_(backlog) {
+WorkerPool::WorkerPool(size_t threads, size_t backlog) : size_(threads), backlog_(backlog) {
   for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -39,7 +39,7 @@ void WorkerPool::shutdown() {
 
 bool WorkerPool::has_waiting() const {
   const std::lock_guard lock(mutex_);
-  return !tasks_.empty();
+  return tasks_.size() > size_ - busy_;
 }
 
 bool WorkerPool::refused() {
@@ -55,8 +55,11 @@ void WorkerPool::work() {
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
+      ++busy_;
     }
     task();
+    const std::lock_guard lock(mutex_);
+    --busy_;
   }
 }
 

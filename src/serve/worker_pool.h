@@ -23,16 +23,18 @@ class WorkerPool : public httplib::TaskQueue {
   /// Runs what waits, then ends the threads.
   void shutdown() override;
 
+  /// More tasks wait than threads are free. (A free thread may be slow to wake.)
   bool has_waiting() const;
   static bool refused();
 
  private:
   void work();
 
-  size_t backlog_;
+  const size_t size_, backlog_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
+  size_t busy_ = 0;  // threads
   bool ended_ = false;
   std::vector<std::thread> threads_;
 };

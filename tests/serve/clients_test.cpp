@@ -1,6 +1,9 @@
 // Clients that are many, slow, or gone.
 #include <gtest/gtest.h>
 
+#include <future>
+
+#include "serve/worker_pool.h"
 #include "test_server.h"
 
 namespace quatrain {
@@ -53,6 +56,23 @@ TEST(Clients, WhoLeavesFreesItsPages) {
     EXPECT_EQ(server.metric("quatrain_kv_pages{state=\"cached\"}"), 0);
     EXPECT_EQ(server.metric("quatrain_generations_total{reason=\"cancelled\"}"), 1);
   }
+}
+
+// Idle connections are closed when others wait for a thread; a thread that has yet to wake keeps nobody
+// waiting.
+TEST(Clients, NobodyWaitsWhileAThreadIsFree) {
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  WorkerPool pool(4, 16);
+  for (int i = 0; i < 4; ++i) {
+    pool.enqueue([ended] { ended.wait(); });
+    EXPECT_FALSE(pool.has_waiting()) << i;
+  }
+  pool.enqueue([] {});
+  EXPECT_TRUE(pool.has_waiting());
+  end.set_value();
+  for (int i = 0; i < 400 && pool.has_waiting(); ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_FALSE(pool.has_waiting());
 }
 
 TEST(Clients, AFullQueueSaysWhenToComeBack) {

@@ -9,6 +9,7 @@
 #include "schema_checker.h"
 #include "serve/grammar/json_schema.h"
 #include "serve/grammar/token_masks.h"
+#include "serve/grammar_cache.h"
 #include "support/models.h"
 
 namespace quatrain {
@@ -290,6 +291,28 @@ TEST(Grammar, WhatIsNotSupportedIsRefusedByName) {
   refused(R"({"type":"string","enum":[1,2]})", "enum");
   refused(R"({"type":"object","properties":{"a":false}})", "false");
   refused(R"({"type":"object","required":["a"],"additionalProperties":false})", "\"a\"");
+}
+
+// Determinising this pattern takes 2^15 states: what has grown so large does not stay when its request ends.
+TEST(Grammar, TheCacheLetsGoOfWhatHasGrown) {
+  const auto tokenizer = byte_tokenizer();
+  GrammarCache cache(*tokenizer, tokenizer->size());
+  const auto small = cache.get("small", [] { return compile(R"({"type":"boolean"})"); });
+  auto grown =
+      cache.get("grown", [] { return compile(R"({"type":"string","pattern":"^[ab]*a[ab]{14}$"})"); });
+  GrammarAutomaton& automaton = grown->automaton();
+  for (int word = 0; word < 1 << 14; ++word) {
+    auto state = automaton.next(automaton.start(), '"');
+    for (int bit = 0; bit < 14; ++bit) state = automaton.next(state, (word >> bit & 1) != 0 ? 'a' : 'b');
+  }
+  grown->allowed(automaton.start(), 100);  // counts the states
+  EXPECT_GT(grown->states(), 10'000);
+  const std::weak_ptr<MaskedGrammar> watch = std::exchange(grown, nullptr);
+  EXPECT_FALSE(watch.expired());
+  const auto other = cache.get("other", object_grammar);
+  EXPECT_TRUE(watch.expired());
+  EXPECT_EQ(cache.get("small", object_grammar), small);
+  EXPECT_EQ(cache.get("other", object_grammar), other);
 }
 
 TEST(Grammar, SchemasThatNothingFiniteSatisfies) {
