@@ -24,9 +24,13 @@ struct CpuParts {
 class CpuEngine : public PagedEngine {
  public:
   CpuEngine(const WeightSource& source, const EngineOptions& options, std::unique_ptr<CpuParts> parts)
-      : PagedEngine(parts->model.config, source.where(), KvPool(parts->model.page_bytes, options.kv_tokens),
+      : PagedEngine(parts->model.config, source.where(),
+                    KvPool(parts->model.page_bytes, options.kv_tokens, parts->model.exact_page_bytes,
+                           {options.kv_sink, options.kv_recent}),
                     options.context, options.prefill_chunk == -1 ? kChunk : options.prefill_chunk),
-        parts_(std::move(parts)) {}
+        parts_(std::move(parts)) {
+    parts_->pass.set_exact(kv().exact());
+  }
 
   const ModelConfig& config() const override { return parts_->model.config; }
   int threads() const override { return parts_->pool.threads(); }

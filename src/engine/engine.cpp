@@ -14,6 +14,8 @@ std::unique_ptr<Engine> Engine::load(const fs::path& model, const EngineOptions&
   std::unique_ptr<WeightSource> source =
       is_artifact(model) ? artifact_source(model) : checkpoint_source(open_checkpoint(model));
   if (options.device == "cpu") return make_cpu_engine(std::move(source), options);
+  require(options.kv_sink == 0 && options.kv_recent == 0,
+          "--kv-sink, --kv-recent: only the CPU keeps unquantised tokens; use --device cpu");
   require(options.device == "cuda" || options.device.starts_with("cuda:"),
           "device: \"{}\" is neither cpu nor cuda nor cuda:N", options.device);
 #ifdef QUATRAIN_HAVE_CUDA

@@ -20,6 +20,9 @@ struct EngineOptions {
   int64_t context = 0;         // longest sequence; 0: the model's limit
   int64_t prefill_chunk = -1;  // most tokens that run through the layers together; -1: 256, 2,048 on GPUs
   int64_t kv_tokens = 0;  // tokens that all sequences together may hold; 0: grows as needed up to free memory
+  // On the CPU: the first tokens of a sequence, and the last ones before each token, that attention reads as
+  // they were before the cache's quantisation.
+  int64_t kv_sink = 0, kv_recent = 0;
   std::string device = "cpu";  // cuda or cuda:N too, where the program was built for it
   uint64_t gpu_memory = 0;     // bytes of GPU memory for weights, buffers and KV cache; 0: what is free
 };
@@ -67,8 +70,11 @@ class Engine {
   virtual int64_t new_sequence() = 0;
   virtual void free_sequence(int64_t sequence) = 0;
   virtual int64_t length(int64_t sequence) const = 0;
-  /// Drops the tail so that `length` tokens remain.
+  /// Drops the tail so that `length` tokens remain: a length that reusable() returns.
   virtual void truncate(int64_t sequence, int64_t length) = 0;
+  /// The most tokens, at most `length`, that truncate() can leave: with kv_recent, what was unquantised at an
+  /// earlier length is soon gone.
+  virtual int64_t reusable(int64_t, int64_t length) const { return length; }
   /// KV pages in use, for metrics and leak tests.
   virtual int64_t pages_in_use() const = 0;
   /// KV pages that all sequences together may use: the limit, or what memory has room for now.

@@ -64,7 +64,8 @@ const float* ForwardPass::run(std::span<const Slice> slices) {
 void ForwardPass::logits(const float* hidden, int64_t rows, float* out) {
   scratch_.clock.start();
   const auto step = [&] {
-    model_.head.run(hidden, rows, config_.hidden, pool_, scratch_, out, config_.vocabulary, Operator::Head);
+    model_.head.run({hidden, config_.hidden, {}}, rows, pool_, scratch_, out, config_.vocabulary,
+                    Operator::Head);
   };
   step();
   check_.compare("head", -1, out, rows * config_.vocabulary, step);
@@ -139,10 +140,9 @@ void ForwardPass::fail_not_finite(std::string_view where, int64_t row, const flo
 void ForwardPass::attend(const Layer& layer, int64_t index) {
   const int64_t query_width = config_.query_width();
   qkv_.resize(static_cast<size_t>(rows_ * layer.qkv.outputs()));
-  layer.qkv.run(normed_.data(), rows_, config_.hidden, pool_, scratch_, qkv_.data(), layer.qkv.outputs(),
-                Operator::Qkv);
+  layer.qkv.run({normed_.data(), config_.hidden, {}}, rows_, pool_, scratch_, qkv_.data(),
+                layer.qkv.outputs(), Operator::Qkv);
   rotate_heads(layer);
-  scratch_.clock.lap(Operator::Rope);
   append_keys_and_values(layer, index);
   scratch_.clock.lap(Operator::KvAppend);
 
@@ -151,55 +151,79 @@ void ForwardPass::attend(const Layer& layer, int64_t index) {
   for (size_t s = 0; s < slices_.size(); ++s)
     sequences.push_back({qkv_.data() + first_row_[s] * layer.qkv.outputs(),
                          attended_.data() + first_row_[s] * query_width, std::ssize(slices_[s].tokens),
-                         slices_[s].position, slices_[s].sequence->pages.data()});
+                         slices_[s].position, slices_[s].sequence->pages.data(),
+                         slices_[s].sequence->exact.data()});
   ops::attention(layer.kv,
-                 {config_.heads, config_.attention_scale, layer.window, layer.qkv.outputs(), query_width},
-                 sequences, pool_);
+                 {.heads = config_.heads,
+                  .scale = config_.attention_scale,
+                  .window = layer.window,
+                  .sink = exact_.sink,
+                  .recent = exact_.recent,
+                  .query_stride = layer.qkv.outputs(),
+                  .out_stride = query_width},
+                 sequences, pool_, exact_.any() && layer.exact_kv.bytes() > 0 ? &layer.exact_kv : nullptr);
   scratch_.clock.lap(Operator::Attention);
 
   delta_.resize(static_cast<size_t>(rows_ * config_.hidden));
-  layer.output.run(attended_.data(), rows_, query_width, pool_, scratch_, delta_.data(), config_.hidden,
+  layer.output.run({attended_.data(), query_width, {}}, rows_, pool_, scratch_, delta_.data(), config_.hidden,
                    Operator::Output);
 }
 
 // Norms of the heads, RoPE and the key transform on q and k, which lie side by side.
 void ForwardPass::rotate_heads(const Layer& layer) {
-  const int64_t dim = config_.head_dim, heads = config_.heads, kv_heads = config_.kv_heads;
+  const int64_t dim = config_.head_dim, heads = config_.heads, stride = layer.qkv.outputs();
   const Rope& rope = layer.local_rope ? local_rope_ : rope_;
   const auto half = std::ssize(rope.frequencies);
-  pool_.parallel_for(rows_, kRowGrain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      float* query = qkv_.data() + row * layer.qkv.outputs();
-      float* key = query + heads * dim;
-      // A broken value makes attention's result NaN or infinite, which the next norm reports.
-      if (!layer.query_norm.empty()) {
-        ops::rms_norm(query, heads, dim, dim, layer.query_norm.data(), config_.norm_epsilon, query, dim);
-        ops::rms_norm(key, kv_heads, dim, dim, layer.key_norm.data(), config_.norm_epsilon, key, dim);
-      }
-      ops::rope(query, heads + kv_heads, dim, half, rope.cosine.data() + row * half,
-                rope.sine.data() + row * half);
-    }
+  // Heads [first, last) of one row. A broken value makes attention's result NaN or infinite, which the next
+  // norm reports.
+  const auto rotate = [&](int64_t row, int64_t first, int64_t last) {
+    float* head = qkv_.data() + row * stride;
+    const auto norm = [&](int64_t begin, int64_t end, const std::vector<float>& weight) {
+      if (begin < end && !weight.empty())
+        ops::rms_norm(head + begin * dim, end - begin, dim, dim, weight.data(), config_.norm_epsilon,
+                      head + begin * dim, dim);
+    };
+    norm(first, std::min(last, heads), layer.query_norm);
+    norm(std::max(first, heads), last, layer.key_norm);
+    ops::rope(head + first * dim, last - first, dim, half, rope.cosine.data() + row * half,
+              rope.sine.data() + row * half);
+  };
+  const int64_t all = heads + config_.kv_heads;
+  if (!layer.key_transform) {
+    pool_.parallel_for(rows_, kRowGrain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row) rotate(row, 0, all);
+    });
+    return scratch_.clock.lap(Operator::Rope);
+  }
+  TransformTime time;
+  for_row_parts(rows_, all, pool_, [&](int64_t first_row, int64_t count, int64_t first, int64_t last) {
+    for (int64_t row = first_row; row < first_row + count; ++row) rotate(row, first, last);
+    time.add(
+        [&] { layer.key_transform->apply(qkv_.data() + first_row * stride, count, stride, first, last); });
   });
-  if (layer.key_transform)
-    transform_rows(*layer.key_transform, qkv_.data(), rows_, layer.qkv.outputs(), (heads + kv_heads) * dim,
-                   pool_, qkv_.data(), layer.qkv.outputs());
+  scratch_.clock.lap(Operator::Rope, Operator::KeyTransform, time.seconds() / pool_.threads());
 }
 
 void ForwardPass::append_keys_and_values(const Layer& layer, int64_t index) {
   // One item writes the tokens of one head of one page.
   struct Item {
     std::byte* page;
+    std::byte* exact;
     int64_t head, slot, count, row;
   };
   std::vector<Item> items;
   for (size_t s = 0; s < slices_.size(); ++s) {
+    const KvSequence& sequence = *slices_[s].sequence;
     const int64_t begin = slices_[s].position, end = begin + std::ssize(slices_[s].tokens);
     for (int64_t position = begin; position < end;) {
       const int64_t page = position / ops::kPageTokens, slot = position % ops::kPageTokens;
       const int64_t count = std::min(end - position, ops::kPageTokens - slot);
       for (int64_t head = 0; head < config_.kv_heads; ++head)
-        items.push_back({slices_[s].sequence->pages[static_cast<size_t>(page)], head, slot, count,
-                         first_row_[s] + position - begin});
+        items.push_back({sequence.pages[static_cast<size_t>(page)],
+                         layer.exact_kv.bytes() > 0 && page < std::ssize(sequence.exact)
+                             ? sequence.exact[static_cast<size_t>(page)]
+                             : nullptr,
+                         head, slot, count, first_row_[s] + position - begin});
       position += count;
     }
   }
@@ -210,8 +234,12 @@ void ForwardPass::append_keys_and_values(const Layer& layer, int64_t index) {
           const Item& item = items[static_cast<size_t>(i)];
           const float* key =
               qkv_.data() + item.row * stride + config_.query_width() + item.head * config_.head_dim;
-          if (!ops::kv_append(layer.kv, item.page, item.head, item.slot, item.count, key,
-                              key + config_.kv_width(), stride))
+          const float* value = key + config_.kv_width();
+          const bool stored =
+              ops::kv_append(layer.kv, item.page, item.head, item.slot, item.count, key, value, stride) &&
+              (item.exact == nullptr || ops::kv_append(layer.exact_kv, item.exact, item.head, item.slot,
+                                                       item.count, key, value, stride));
+          if (!stored)
             fail(
                 "layer {}: a key or value of KV head {} at positions {} to {} is NaN, infinite or "
                 "too large for an FP16 scale; the weights or the quantisation are broken",
@@ -230,22 +258,12 @@ void ForwardPass::run_mlp(const Layer& layer, int64_t index) {
 void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t tokens, float* out) {
   const int64_t width = mlp.down.inputs();
   gate_up_.resize(static_cast<size_t>(tokens * 2 * width));
-  gated_.resize(static_cast<size_t>(tokens * width));
-  mlp.gate_up.run(x, tokens, config_.hidden, pool_, scratch_, gate_up_.data(), 2 * width, Operator::GateUp);
+  mlp.gate_up.run({x, config_.hidden, {}}, tokens, pool_, scratch_, gate_up_.data(), 2 * width,
+                  Operator::GateUp);
   const auto function =
       config_.activation == Activation::Silu ? ops::GateFunction::Silu : ops::GateFunction::GeluTanh;
-  // Quarter rows, so that one token of a wide layer is shared out too.
-  const int64_t quarter = (width + 3) / 4;
-  pool_.parallel_for(tokens * 4, std::max<int64_t>(1, 4096 / quarter), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t token = i / 4, column = i % 4 * quarter;
-      const float* gate = gate_up_.data() + token * 2 * width + column;
-      ops::gated_activation(function, gate, gate + width, std::min(quarter, width - column),
-                            gated_.data() + token * width + column);
-    }
-  });
-  scratch_.clock.lap(Operator::Activation);
-  mlp.down.run(gated_.data(), tokens, width, pool_, scratch_, out, config_.hidden, Operator::Down);
+  mlp.down.run({gate_up_.data(), 2 * width, function}, tokens, pool_, scratch_, out, config_.hidden,
+               Operator::Down);
 }
 
 // Experts in index order, each over the tokens that chose it, so that a token's sum has one order.

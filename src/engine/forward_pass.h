@@ -19,6 +19,9 @@ class ForwardPass {
  public:
   ForwardPass(const Model& model, ThreadPool& pool);
 
+  /// Which tokens attention reads from unquantised pages, which the slices' sequences then hold.
+  void set_exact(ExactTokens exact) { exact_ = exact; }
+
   /// Runs the slices and returns the normed hidden state [tokens of all slices, hidden], valid until the next
   /// call. NaN or infinity is an Error that names layer, token and channel.
   const float* run(std::span<const Slice> slices);
@@ -48,6 +51,7 @@ class ForwardPass {
   const Model& model_;
   const ModelConfig& config_;
   ThreadPool& pool_;
+  ExactTokens exact_;
 
   // Of each rope kind: frequencies, and cos and sin of every token of the pass.
   struct Rope {
@@ -63,7 +67,7 @@ class ForwardPass {
   std::vector<int64_t> position_;   // of each row
   int64_t rows_ = 0;
 
-  AlignedBuffer<float> hidden_, normed_, delta_, qkv_, attended_, gate_up_, gated_;
+  AlignedBuffer<float> hidden_, normed_, delta_, qkv_, attended_, gate_up_;
   AlignedBuffer<float> router_logits_, expert_in_, expert_out_;
   LinearScratch scratch_;
   KernelCheck check_;

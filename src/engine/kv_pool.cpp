@@ -12,10 +12,16 @@
 namespace quatrain {
 namespace {
 
+using ops::kPageTokens;
+
 constexpr size_t kMemoryReserve = size_t{256} << 20;  // left for everything else when the cache grows
 
+// Tokens beyond the recent ones whose unquantised pages are kept, so that a sequence may be cut back a
+// little.
+constexpr int64_t kExactSlack = 256;
+
 int64_t pages_for(int64_t tokens) {
-  return (tokens + ops::kPageTokens - 1) / ops::kPageTokens;
+  return tokens / kPageTokens + (tokens % kPageTokens != 0 ? 1 : 0);  // of any number, the largest too
 }
 
 // Memory that can be had without swapping; the largest value where the system does not say.
@@ -29,7 +35,7 @@ size_t available_memory() {
 
 class HostPages : public PageMemory {
  public:
-  explicit HostPages(size_t page_bytes) : page_bytes_(page_bytes) {}
+  HostPages(size_t page_bytes, size_t beside) : page_bytes_(page_bytes), beside_(beside) {}
 
   std::byte* new_page() override {
     require(page_bytes_ + kMemoryReserve <= available_memory(),
@@ -46,26 +52,36 @@ class HostPages : public PageMemory {
 
   int64_t room() const override {
     const size_t available = available_memory();
-    const size_t more = available > kMemoryReserve ? (available - kMemoryReserve) / page_bytes_ : 0;
+    const size_t more =
+        available > kMemoryReserve ? (available - kMemoryReserve) / (page_bytes_ + beside_) : 0;
     // 2^32 pages are more than any memory holds: where the system does not say what it has, that is the
     // limit.
     return static_cast<int64_t>(std::min(more, size_t{1} << 32));
   }
 
  private:
-  size_t page_bytes_;
+  size_t page_bytes_, beside_;
   std::vector<std::shared_ptr<uint8_t>> pages_;
 };
 
 }  // namespace
 
-std::unique_ptr<PageMemory> host_pages(size_t page_bytes) {
-  return std::make_unique<HostPages>(page_bytes);
+std::unique_ptr<PageMemory> host_pages(size_t page_bytes, size_t beside) {
+  return std::make_unique<HostPages>(page_bytes, beside);
 }
 
 KvPool::KvPool(std::unique_ptr<PageMemory> memory, int64_t tokens)
     : memory_(std::move(memory)), most_pages_(pages_for(tokens)) {
   require(tokens >= 0, "KV tokens: {} is negative", tokens);
+}
+
+KvPool::KvPool(size_t page_bytes, int64_t tokens, size_t exact_page_bytes, ExactTokens exact)
+    : KvPool(host_pages(page_bytes, exact.any() ? exact_page_bytes : 0), tokens) {
+  require(exact.sink >= 0 && exact.recent >= 0, "unquantised KV tokens: {} and {} must not be negative",
+          exact.sink, exact.recent);
+  if (exact_page_bytes == 0) return;  // every layer is unquantised anyway
+  exact_ = exact;
+  if (exact.any()) exact_memory_ = host_pages(exact_page_bytes);
 }
 
 int64_t KvPool::add_sequence() {
@@ -119,9 +135,52 @@ void KvPool::reserve(KvSequence& sequence, int64_t length) {
 void KvPool::truncate(KvSequence& sequence, int64_t length) {
   require(length >= 0 && length <= sequence.length, "a sequence of {} tokens cannot be cut to {}",
           sequence.length, length);
+  require(cuttable(sequence, length) == length,
+          "a sequence of {} tokens cannot be cut to {}: the unquantised keys and values before it are gone",
+          sequence.length, length);
   sequence.length = length;
+  for (; std::ssize(sequence.exact) > pages_for(length); sequence.exact.pop_back())
+    free_exact(sequence.exact.back());
   for (; std::ssize(sequence.pages) > pages_for(length); sequence.pages.pop_back(), --in_use_)
     free_.push_back(sequence.pages.back());
+}
+
+int64_t KvPool::cuttable(const KvSequence& sequence, int64_t length) const {
+  if (length >= sequence.length || exact_.recent == 0) return length;
+  for (int64_t page = std::max<int64_t>(0, length - exact_.recent) / kPageTokens; page < pages_for(length);
+       ++page)
+    if (sequence.exact[static_cast<size_t>(page)] == nullptr) return std::min(length, exact_.sink);
+  return length;
+}
+
+void KvPool::free_exact(std::byte*& page) {
+  if (page == nullptr) return;
+  free_exact_.push_back(page);
+  page = nullptr;
+  --exact_in_use_;
+}
+
+void KvPool::hold_exact(KvSequence& sequence, int64_t begin, int64_t end) {
+  if (!exact_.any()) return;
+  sequence.exact.resize(sequence.pages.size(), nullptr);
+  if (exact_.recent == 0) end = std::min(end, exact_.sink);
+  for (int64_t page = begin / kPageTokens; page < pages_for(end); ++page) {
+    std::byte*& held = sequence.exact[static_cast<size_t>(page)];
+    if (held != nullptr) continue;
+    if (free_exact_.empty()) free_exact_.push_back(exact_memory_->new_page());
+    held = free_exact_.back();
+    free_exact_.pop_back();
+    ++exact_in_use_;
+  }
+}
+
+void KvPool::trim_exact(KvSequence& sequence, int64_t base) {
+  for (int64_t page = 0; page < std::ssize(sequence.exact); ++page) {
+    const int64_t begin = page * kPageTokens, end = begin + kPageTokens;
+    const bool kept = begin < exact_.sink || end > sequence.length - exact_.recent - kExactSlack ||
+                      (begin < base && end > base - exact_.recent);
+    if (!kept) free_exact(sequence.exact[static_cast<size_t>(page)]);
+  }
 }
 
 }  // namespace quatrain

@@ -78,32 +78,22 @@ int64_t LinearGroup::bytes() const {
   return bytes;
 }
 
-void LinearGroup::run(const float* x, int64_t tokens, int64_t stride, ThreadPool& pool,
-                      LinearScratch& scratch, float* y, int64_t y_stride, Operator product) const {
+void LinearGroup::run(const LinearInput& input, int64_t tokens, ThreadPool& pool, LinearScratch& scratch,
+                      float* y, int64_t y_stride, Operator product) const {
   const Part* before = nullptr;
-  const float* input = x;
-  int64_t input_stride = stride;
+  LinearInput values;
   for (const Part& part : parts_) {
-    const bool same_transform = before != nullptr && before->transform == part.transform;
-    if (part.online && !same_transform) {
-      scratch.transformed.resize(static_cast<size_t>(tokens * inputs_));
-      transform_rows(*part.online, x, tokens, stride, inputs_, pool, scratch.transformed.data(), inputs_);
-      scratch.clock.lap(Operator::Transform);
-    }
-    if (!same_transform) {
-      input = part.online ? scratch.transformed.data() : x;
-      input_stride = part.online ? inputs_ : stride;
-    }
-    if (part.dense) {
-      ops::dense_matmul(*part.dense, input, tokens, input_stride, pool, y + part.offset, y_stride);
-    } else {
-      if (!same_transform || before->activation != part.activation) {
-        ops::quantize_activations(input, tokens, input_stride, inputs_, part.activation, part.name, pool,
-                                  scratch.quantized);
-        scratch.clock.lap(Operator::Quantize);
-      }
+    const ActivationPolicy* codes = part.dense ? nullptr : &part.activation;
+    const bool transformed = before != nullptr && before->transform == part.transform;
+    if (!transformed)
+      values = prepare_input(input, tokens, inputs_, {part.online.get(), codes, part.name, product}, pool,
+                             scratch);
+    else if (before->activation != part.activation)
+      prepare_input(values, tokens, inputs_, {nullptr, codes, part.name, product}, pool, scratch);
+    if (part.dense)
+      ops::dense_matmul(*part.dense, values.x, tokens, values.stride, pool, y + part.offset, y_stride);
+    else
       ops::nibble_matmul(*part.nibbles, scratch.quantized, pool, y + part.offset, y_stride);
-    }
     scratch.clock.lap(product);
     before = &part;
   }

@@ -6,24 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "base/buffer.h"
 #include "base/thread_pool.h"
+#include "engine/linear_input.h"
 #include "engine/operator_clock.h"
 #include "engine/transform.h"
 #include "engine/weight_source.h"
 #include "model/config.h"
-#include "ops/activation_quantize.h"
 #include "ops/dense_matmul.h"
 #include "ops/nibble_matmul.h"
 
 namespace quatrain {
-
-/// Reused by every product of an engine, so that a decode step allocates nothing.
-struct LinearScratch {
-  OperatorClock clock;
-  AlignedBuffer<float> transformed;
-  ops::QuantizedActivations quantized;
-};
 
 /// y = [x W_0^T + b_0, x W_1^T + b_1, ...]: outputs side by side in the order of the linears. Matrices with
 /// equal policies become one; the input is transformed and quantised once for each run of linears that agree
@@ -50,9 +42,8 @@ class LinearGroup {
   /// Multiply-adds of one token.
   int64_t multiplies() const { return inputs_ * outputs_; }
 
-  /// x [tokens, inputs()], y [tokens, outputs()], rows their stride apart. The clock books the products as
-  /// `product`.
-  void run(const float* x, int64_t tokens, int64_t stride, ThreadPool& pool, LinearScratch& scratch, float* y,
+  /// y [tokens, outputs()], rows `y_stride` floats apart. The clock books the products as `product`.
+  void run(const LinearInput& input, int64_t tokens, ThreadPool& pool, LinearScratch& scratch, float* y,
            int64_t y_stride, Operator product) const;
 
  private:

@@ -22,6 +22,8 @@ class Loader {
       model.layers.push_back(load_layer(layer));
       model.layers.back().kv.offset = model.page_bytes;
       model.page_bytes += model.layers.back().kv.bytes();
+      model.layers.back().exact_kv.offset = model.exact_page_bytes;
+      model.exact_page_bytes += model.layers.back().exact_kv.bytes();
     }
     return model;
   }
@@ -101,11 +103,13 @@ class Loader {
 
     const KvPolicy kv = source_.kv(index);
     const std::string site = fmt::format("{}: layer {} KV cache", source_.where(), index);
-    require(kv.sink_tokens == 0, "{}: unquantised sink tokens ({}) are not supported", site, kv.sink_tokens);
+    require(kv.sink_tokens == 0, "{}: sink_tokens: {} is not 0; ask for unquantised tokens with --kv-sink",
+            site, kv.sink_tokens);
     require(kv.value_transform.kind == "none",
             "{}: an online value transform ({}) is not supported; merge it into v_proj and o_proj", site,
             kv.value_transform.kind);
     layer.kv = ops::kv_layout(config_.kv_heads, config_.head_dim, kv.bits, kv.group, kv.symmetric);
+    if (kv.bits != 16) layer.exact_kv = ops::kv_layout(config_.kv_heads, config_.head_dim, 16, 0, false);
     layer.key_transform = make_key_transform(kv.key_transform, config_, site, source_);
     layer.window = config_.sliding_window[static_cast<size_t>(index)];
     layer.local_rope = layer.window > 0;

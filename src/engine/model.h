@@ -31,6 +31,7 @@ struct Layer {
   std::shared_ptr<const ops::DenseMatrix> router;  // MoE layers
   std::vector<Mlp> experts;                        // one in a dense layer
   ops::KvLayout kv;
+  ops::KvLayout exact_kv;  // of unquantised pages beside it; no bytes where kv is unquantised itself
   std::unique_ptr<OnlineTransform> key_transform;  // of each head of q and k after RoPE
   int64_t window = 0;
   bool local_rope = false;
@@ -42,7 +43,8 @@ struct Model {
   std::vector<Layer> layers;
   std::vector<float> final_norm;
   LinearGroup head;
-  size_t page_bytes = 0;  // of a KV page over all layers
+  size_t page_bytes = 0;        // of a KV page over all layers
+  size_t exact_page_bytes = 0;  // of an unquantised one
 
   /// What one token costs (of the experts, those that run).
   EngineCosts costs() const;

@@ -11,7 +11,12 @@ namespace quatrain {
 enum class Operator {
   Embedding,
   Norm,
-  Transform,
+  QkvTransform,
+  OutputTransform,
+  GateUpTransform,
+  DownTransform,
+  HeadTransform,
+  KeyTransform,
   Quantize,
   Qkv,
   Rope,
@@ -40,6 +45,12 @@ class OperatorClock {
     seconds_[static_cast<size_t>(op)] += std::chrono::duration<double>(now - last_).count();
     last_ = now;
   }
+  /// The same, but for `seconds` of it that belong to `inner`.
+  void lap(Operator op, Operator inner, double seconds) {
+    lap(op);
+    seconds_[static_cast<size_t>(op)] -= seconds;
+    seconds_[static_cast<size_t>(inner)] += seconds;
+  }
   double seconds(Operator op) const { return seconds_[static_cast<size_t>(op)]; }
   void clear() { seconds_ = {}; }
 
@@ -50,11 +61,43 @@ class OperatorClock {
 };
 
 constexpr std::string_view name_of(Operator op) {
-  constexpr std::string_view names[] = {"embedding",  "norm",      "transform", "quantize", "qkv",
-                                        "rope",       "kv_append", "attention", "output",   "gate_up",
-                                        "activation", "down",      "experts",   "head"};
+  constexpr std::string_view names[] = {"embedding",
+                                        "norm",
+                                        "qkv_transform",
+                                        "output_transform",
+                                        "gate_up_transform",
+                                        "down_transform",
+                                        "head_transform",
+                                        "key_transform",
+                                        "quantize",
+                                        "qkv",
+                                        "rope",
+                                        "kv_append",
+                                        "attention",
+                                        "output",
+                                        "gate_up",
+                                        "activation",
+                                        "down",
+                                        "experts",
+                                        "head"};
   static_assert(std::size(names) == OperatorClock::kCount);
   return names[static_cast<size_t>(op)];
+}
+
+/// The transform of the input of a product: of Qkv, Output, GateUp, Down or Head.
+constexpr Operator transform_before(Operator product) {
+  switch (product) {
+    case Operator::Qkv:
+      return Operator::QkvTransform;
+    case Operator::Output:
+      return Operator::OutputTransform;
+    case Operator::GateUp:
+      return Operator::GateUpTransform;
+    case Operator::Down:
+      return Operator::DownTransform;
+    default:
+      return Operator::HeadTransform;
+  }
 }
 
 }  // namespace quatrain

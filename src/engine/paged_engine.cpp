@@ -21,6 +21,9 @@ struct PagedEngine::Origin {
 PagedEngine::PagedEngine(const ModelConfig& config, std::string_view where, KvPool kv, int64_t context,
                          int64_t chunk)
     : kv_(std::move(kv)), context_(context == 0 ? config.max_positions : context), chunk_(chunk) {
+  require(kv_.exact().sink <= context_ && kv_.exact().recent <= context_,
+          "--kv-sink {}, --kv-recent {}: beyond the context of {}", kv_.exact().sink, kv_.exact().recent,
+          context_);
   require(chunk_ > 0, "prefill chunk: {} is not positive", chunk_);
   require(context_ > 0 && context_ <= config.max_positions,
           "context: {} is not in [1, {}], the positions that {} was trained for", context_,
@@ -38,7 +41,7 @@ void PagedEngine::forward(std::span<const BatchItem> batch, const LogitsSink& si
   try {
     for (size_t i = 0; i < batch.size(); ++i)
       kv_.reserve(*sequences[i], before[i] + std::ssize(batch[i].tokens));
-    run_passes(batch, sequences, sink);
+    run_passes(batch, sequences, before, sink);
     finish();
   } catch (...) {
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -65,7 +68,7 @@ void PagedEngine::check(std::span<const BatchItem> batch) const {
 
 // Fills passes of up to chunk_ tokens with the items in order, so that the logits come out in order.
 void PagedEngine::run_passes(std::span<const BatchItem> batch, const std::vector<KvSequence*>& sequences,
-                             const LogitsSink& sink) {
+                             std::span<const int64_t> before, const LogitsSink& sink) {
   size_t item = 0;
   int64_t done = 0;  // tokens of `item` that earlier passes took
   while (item < batch.size()) {
@@ -77,6 +80,7 @@ void PagedEngine::run_passes(std::span<const BatchItem> batch, const std::vector
         slices.push_back({sequences[item], sequences[item]->length,
                           batch[item].tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count))});
         origins.push_back({item, done});
+        kv_.hold_exact(*sequences[item], sequences[item]->length, sequences[item]->length + count);
         sequences[item]->length += count;
         room -= count;
         done += count;
@@ -85,6 +89,7 @@ void PagedEngine::run_passes(std::span<const BatchItem> batch, const std::vector
     }
     if (slices.empty()) continue;
     run_pass(slices);
+    for (const Origin& origin : origins) kv_.trim_exact(*sequences[origin.item], before[origin.item]);
     emit(batch, slices, origins, sink);
   }
 }

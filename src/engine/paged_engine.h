@@ -19,6 +19,9 @@ class PagedEngine : public Engine {
   void free_sequence(int64_t sequence) override { kv_.remove_sequence(sequence); }
   int64_t length(int64_t sequence) const override { return kv_.sequence(sequence).length; }
   void truncate(int64_t sequence, int64_t length) override { kv_.truncate(kv_.sequence(sequence), length); }
+  int64_t reusable(int64_t sequence, int64_t length) const override {
+    return kv_.cuttable(kv_.sequence(sequence), length);
+  }
   int64_t pages_in_use() const override { return kv_.pages_in_use(); }
   int64_t pages_in_all() const override { return kv_.pages_in_all(); }
 
@@ -41,7 +44,7 @@ class PagedEngine : public Engine {
   struct Origin;
   void check(std::span<const BatchItem> batch) const;
   void run_passes(std::span<const BatchItem> batch, const std::vector<KvSequence*>& sequences,
-                  const LogitsSink& sink);
+                  std::span<const int64_t> before, const LogitsSink& sink);
   void emit(std::span<const BatchItem> batch, std::span<const Slice> slices, std::span<const Origin> origins,
             const LogitsSink& sink);
 

@@ -8,7 +8,7 @@
 namespace quatrain {
 
 int64_t pages_of(int64_t tokens) {
-  return (tokens + ops::kPageTokens - 1) / ops::kPageTokens;
+  return tokens / ops::kPageTokens + (tokens % ops::kPageTokens != 0 ? 1 : 0);
 }
 
 PrefixCache::~PrefixCache() {
@@ -27,7 +27,7 @@ std::optional<PrefixCache::Match> PrefixCache::take(std::span<const int32_t> pro
   int64_t longest = 0;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     const auto end = std::ranges::mismatch(usable, entry->tokens).in1;
-    const int64_t common = end - usable.begin();
+    const int64_t common = engine_.reusable(entry->sequence, end - usable.begin());
     if (common > longest && 2 * common >= std::ssize(entry->tokens)) best = entry, longest = common;
   }
   if (best == entries_.end()) return std::nullopt;

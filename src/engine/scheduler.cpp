@@ -18,7 +18,8 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
   require(options.kv_tokens >= 0, "KV tokens: {} is negative", options.kv_tokens);
   pages_limit_ = options.kv_tokens > 0 ? pages_of(options.kv_tokens) : engine.pages_in_all() / 2;
   require(pages_limit_ > 0, "no memory for a KV page; use a smaller model");
-  context_ = std::min(engine.context(), pages_limit_ * ops::kPageTokens);
+  context_ =
+      std::min(engine.context(), std::min(pages_limit_, pages_of(engine.context())) * ops::kPageTokens);
   counts_.pages_limit = stats_.pages_limit = pages_limit_;
   thread_ = std::thread([this] { run(); });
 }

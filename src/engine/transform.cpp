@@ -10,8 +10,6 @@
 namespace quatrain {
 namespace {
 
-constexpr int64_t kTransformRows = 12;  // of one work item: what a block transform takes at once
-
 class HadamardOperator : public OnlineTransform {
  public:
   HadamardOperator(ops::HadamardTransform hadamard, int64_t repeats)
@@ -144,26 +142,6 @@ std::unique_ptr<OnlineTransform> make_key_transform(const Transform& transform, 
   if (transform.kind == "none") return nullptr;
   if (transform.kind == "matrix") return block_operator(load_key_matrices(transform, config, site, source));
   return hadamard(transform, config.head_dim, config.heads + config.kv_heads, site);
-}
-
-void transform_rows(const OnlineTransform& transform, const float* x, int64_t rows, int64_t stride,
-                    int64_t width, ThreadPool& pool, float* out, int64_t out_stride) {
-  const int64_t row_items = (rows + kTransformRows - 1) / kTransformRows;
-  const int64_t parts = transform.parts(), part_width = width / parts;
-  const int64_t part_items =
-      row_items < 2 * pool.threads() ? std::min<int64_t>(parts, 2 * pool.threads()) : 1;
-  pool.parallel_for(row_items * part_items, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item / part_items * kTransformRows, count = std::min(kTransformRows, rows - row);
-      const int64_t first = item % part_items * parts / part_items,
-                    last = (item % part_items + 1) * parts / part_items;
-      if (x != out)
-        for (int64_t r = row; r < row + count; ++r)
-          std::copy_n(x + r * stride + first * part_width, (last - first) * part_width,
-                      out + r * out_stride + first * part_width);
-      transform.apply(out + row * out_stride, count, out_stride, first, last);
-    }
-  });
 }
 
 }  // namespace quatrain

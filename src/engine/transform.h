@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "checkpoint/artifact.h"
 #include "engine/weight_source.h"
 #include "model/config.h"
@@ -43,11 +42,6 @@ class OnlineTransform {
   /// start of a row. Runs on the calling thread.
   virtual void apply(float* x, int64_t rows, int64_t stride, int64_t begin, int64_t end) const = 0;
 };
-
-/// out = transform of x, [rows, width] each, rows their stride apart; x may be out. Few rows are shared out
-/// by their parts.
-void transform_rows(const OnlineTransform& transform, const float* x, int64_t rows, int64_t stride,
-                    int64_t width, ThreadPool& pool, float* out, int64_t out_stride);
 
 /// The operator of `transform` on vectors of `width` values; nullptr for kind "none". Stored tensors are read
 /// from `source`. An unknown kind, an order or a tensor that does not fit the width is an Error that begins

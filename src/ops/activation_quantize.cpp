@@ -27,9 +27,10 @@ bool quantize_row(const QuantizeRowArguments& row) {
   }
 }
 
-[[noreturn]] void fail_not_finite(const float* x, int64_t width, int64_t token, std::string_view site) {
-  int64_t channel = 0;
-  while (channel < width - 1 && std::isfinite(x[channel])) ++channel;
+[[noreturn]] void fail_not_finite(const float* x, int64_t first, int64_t last, int64_t token,
+                                  std::string_view site) {
+  int64_t channel = first;
+  while (channel < last - 1 && std::isfinite(x[channel])) ++channel;
   fail("{}: the input of token {} is {} at channel {}; the weights or an earlier layer overflow", site, token,
        x[channel], channel);
 }
@@ -52,14 +53,15 @@ void shape_activations(int64_t tokens, int64_t width, const ActivationPolicy& po
   out.zero.resize(static_cast<size_t>(tokens * out.groups));
 }
 
-void quantize_activation_row(const float* x, int64_t token, const ActivationPolicy& policy,
-                             std::string_view site, QuantizedActivations& out) {
+void quantize_activation_columns(const float* x, int64_t token, int64_t first, int64_t last,
+                                 const ActivationPolicy& policy, std::string_view site,
+                                 QuantizedActivations& out) {
   uint8_t* codes = out.codes.data() + token * out.stride;
-  const bool finite =
-      quantize_row({x, out.width, out.group, out.bits, policy.symmetric, codes,
-                    out.scale.data() + token * out.groups, out.zero.data() + token * out.groups});
-  if (!finite) fail_not_finite(x, out.width, token, site);
-  std::memset(codes + out.width, 0, static_cast<size_t>(out.stride - out.width));
+  const int64_t at = token * out.groups + first / out.group;
+  const bool finite = quantize_row({x + first, last - first, out.group, out.bits, policy.symmetric,
+                                    codes + first, out.scale.data() + at, out.zero.data() + at});
+  if (!finite) fail_not_finite(x, first, last, token, site);
+  if (last == out.width) std::memset(codes + out.width, 0, static_cast<size_t>(out.stride - out.width));
 }
 
 void quantize_activations(const float* x, int64_t tokens, int64_t stride, int64_t width,
@@ -69,7 +71,7 @@ void quantize_activations(const float* x, int64_t tokens, int64_t stride, int64_
   constexpr int64_t kGrainValues = 16384;  // a few microseconds: below that a second thread does not pay
   pool.parallel_for(tokens, std::max<int64_t>(1, kGrainValues / width), [&](int64_t begin, int64_t end, int) {
     for (int64_t token = begin; token < end; ++token)
-      quantize_activation_row(x + token * stride, token, policy, site, out);
+      quantize_activation_columns(x + token * stride, token, 0, width, policy, site, out);
   });
 }
 

@@ -35,9 +35,11 @@ void quantize_activations(const float* x, int64_t tokens, int64_t stride, int64_
 void shape_activations(int64_t tokens, int64_t width, const ActivationPolicy& policy,
                        QuantizedActivations& out);
 
-/// Quantises x [out.width] into row `token` of a shaped `out`: the per-row step of quantize_activations. Rows
-/// may be filled from several threads.
-void quantize_activation_row(const float* x, int64_t token, const ActivationPolicy& policy,
-                             std::string_view site, QuantizedActivations& out);
+/// Quantises columns [first, last) of x [out.width] into row `token` of a shaped `out`: the step of
+/// quantize_activations. `first` begins a group and so does `last`, unless it is the width. Parts may be
+/// filled from several threads.
+void quantize_activation_columns(const float* x, int64_t token, int64_t first, int64_t last,
+                                 const ActivationPolicy& policy, std::string_view site,
+                                 QuantizedActivations& out);
 
 }  // namespace quatrain::ops

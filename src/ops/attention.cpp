@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <vector>
 
@@ -16,11 +17,19 @@ namespace {
 // outweigh it, few enough that their state stays in the second-level cache.
 constexpr int64_t kBlockRows = 96;
 
+// Splits of kSplitPages pages each, and which of their tokens count (AttentionBlock).
+struct Run {
+  int64_t first_split = 0, splits = 0;
+  bool exact = false;
+  int64_t window = 0, begin = 0, end = std::numeric_limits<int64_t>::max(), lag = 0;
+};
+
 struct Item {
   size_t sequence;
   int64_t first, tokens;  // of the sequence's queries
   int64_t head;
-  int64_t first_split, splits;  // kSplitPages pages each
+  std::array<Run, 3> runs;  // codes, first tokens, last tokens
+  int64_t splits;           // of all runs
 };
 
 // Reused by the calls of one thread, so that a decode step allocates nothing.
@@ -43,10 +52,12 @@ AttentionState cleared_state(const KvLayout& layout, int64_t rows, float* memory
 
 class Attention {
  public:
-  Attention(const KvLayout& layout, const AttentionShape& shape, std::span<const AttentionSequence> sequences)
+  Attention(const KvLayout& layout, const KvLayout* exact, const AttentionShape& shape,
+            std::span<const AttentionSequence> sequences)
       : kernel_(select_kernel(active_isa(), attention_kernel_generic, attention_kernel_avx2,
                               attention_kernel_avx512)),
         layout_(layout),
+        exact_(exact),
         shape_(shape),
         sequences_(sequences),
         group_(shape.heads / layout.kv_heads) {}
@@ -58,12 +69,8 @@ class Attention {
       for (int64_t first = 0; first < sequences_[s].tokens; first += block)
         for (int64_t head = 0; head < layout_.kv_heads; ++head) {
           const int64_t tokens = std::min(block, sequences_[s].tokens - first);
-          const int64_t position = sequences_[s].position + first;
-          const int64_t oldest = shape_.window > 0 ? std::max<int64_t>(0, position + 1 - shape_.window) : 0;
-          constexpr int64_t kSplitTokens = kSplitPages * kPageTokens;
-          const int64_t first_split = oldest / kSplitTokens;
-          items.push_back({s, first, tokens, head, first_split,
-                           (position + tokens - 1) / kSplitTokens - first_split + 1});
+          items.push_back({s, first, tokens, head, runs(sequences_[s].position + first, tokens), 0});
+          for (const Run& run : items.back().runs) items.back().splits += run.splits;
         }
     return items;
   }
@@ -74,16 +81,29 @@ class Attention {
   void attend(const Item& item, int64_t split, float* scratch, const AttentionState& state) const {
     const AttentionSequence& sequence = sequences_[item.sequence];
     const int64_t dim = layout_.head_dim, position = sequence.position + item.first;
+    const Run* run = item.runs.data();
+    for (; split >= run->splits; ++run) split -= run->splits;
     float* query = scratch + attention_scratch(layout_, rows(item));
     for (int64_t t = 0; t < item.tokens; ++t)
       std::copy_n(sequence.query + (item.first + t) * shape_.query_stride + item.head * group_ * dim,
                   group_ * dim, query + t * group_ * dim);
-    const int64_t first = (item.first_split + split) * kSplitPages;
-    const int64_t last = std::min(first + kSplitPages, (position + item.tokens - 1) / kPageTokens + 1);
-    const int64_t oldest = shape_.window > 0 ? std::max<int64_t>(0, position + 1 - shape_.window) : 0;
-    kernel_.attend({&layout_, item.head, sequence.pages, query, rows(item), group_, position, shape_.window,
-                    shape_.scale, scratch},
-                   std::max(first, oldest / kPageTokens), last, state);
+    const AttentionBlock block{.layout = run->exact ? exact_ : &layout_,
+                               .head = item.head,
+                               .pages = run->exact ? sequence.exact : sequence.pages,
+                               .query = query,
+                               .rows = rows(item),
+                               .group = group_,
+                               .position = position,
+                               .window = run->window,
+                               .begin = run->begin,
+                               .end = run->end,
+                               .lag = run->lag,
+                               .scale = shape_.scale,
+                               .scratch = scratch};
+    const int64_t first = (run->first_split + split) * kSplitPages;
+    const int64_t end = seen_tokens(block, position + item.tokens - 1).last;
+    const int64_t last = std::min(first + kSplitPages, (end - 1) / kPageTokens + 1);
+    kernel_.attend(block, std::max(first, seen_tokens(block, position).first / kPageTokens), last, state);
   }
 
   int64_t scratch_size(const Item& item) const {
@@ -153,8 +173,31 @@ class Attention {
   }
 
  private:
+  // What the queries at [position, position + tokens) read where: every token in one place, the same for a
+  // query whatever block it comes in.
+  std::array<Run, 3> runs(int64_t position, int64_t tokens) const {
+    const int64_t sink = exact_ != nullptr ? shape_.sink : 0, recent = exact_ != nullptr ? shape_.recent : 0;
+    const int64_t window = shape_.window;
+    std::array<Run, 3> runs = {Run{.window = window, .begin = sink, .lag = recent},
+                               Run{.exact = true, .window = window, .end = sink, .lag = recent},
+                               Run{.exact = true,
+                                   .window = window > 0 ? std::min(recent, window) : recent,
+                                   .end = recent > 0 ? std::numeric_limits<int64_t>::max() : 0}};
+    constexpr int64_t kSplitTokens = kSplitPages * kPageTokens;
+    for (Run& run : runs) {
+      const AttentionBlock bounds{.window = run.window, .begin = run.begin, .end = run.end, .lag = run.lag};
+      const int64_t first = seen_tokens(bounds, position).first;
+      const int64_t last = seen_tokens(bounds, position + tokens - 1).last;
+      if (first >= last) continue;
+      run.first_split = first / kSplitTokens;
+      run.splits = (last - 1) / kSplitTokens - run.first_split + 1;
+    }
+    return runs;
+  }
+
   const AttentionKernel& kernel_;
   const KvLayout& layout_;
+  const KvLayout* exact_;
   const AttentionShape& shape_;
   std::span<const AttentionSequence> sequences_;
   int64_t group_;
@@ -163,10 +206,10 @@ class Attention {
 }  // namespace
 
 void attention(const KvLayout& layout, const AttentionShape& shape,
-               std::span<const AttentionSequence> sequences, ThreadPool& pool) {
+               std::span<const AttentionSequence> sequences, ThreadPool& pool, const KvLayout* exact) {
   require(shape.heads > 0 && shape.heads % layout.kv_heads == 0,
           "{} query heads do not share {} KV heads evenly", shape.heads, layout.kv_heads);
-  const Attention work(layout, shape, sequences);
+  const Attention work(layout, exact, shape, sequences);
   const std::vector<Item> items = work.items();
   const bool several =
       std::any_of(items.begin(), items.end(), [](const Item& item) { return item.splits > 1; });

@@ -22,6 +22,9 @@ struct AttentionShape {
       0;  // query heads: a multiple of the layout's kv_heads; head h reads KV head h / (heads / kv_heads)
   float scale = 1;     // on q . k
   int64_t window = 0;  // a query at position p sees positions above p - window; 0: all up to p
+  // With unquantised pages: how many of the first tokens, and of the last that a query sees (its own token
+  // among them), are read there.
+  int64_t sink = 0, recent = 0;
   int64_t query_stride = 0, out_stride = 0;  // floats between tokens
 };
 
@@ -33,9 +36,14 @@ struct AttentionSequence {
   int64_t tokens = 0;
   int64_t position = 0;
   const std::byte* const* pages = nullptr;  // from position 0
+  // Unquantised pages of the same numbers, nullptr where no query reads one.
+  const std::byte* const* exact = nullptr;
 };
 
+/// `exact`: the layout of unquantised pages, or nullptr where there are none (sink and recent then count for
+/// nothing).
 void attention(const KvLayout& layout, const AttentionShape& shape,
-               std::span<const AttentionSequence> sequences, ThreadPool& pool);
+               std::span<const AttentionSequence> sequences, ThreadPool& pool,
+               const KvLayout* exact = nullptr);
 
 }  // namespace quatrain::ops

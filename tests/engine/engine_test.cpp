@@ -123,9 +123,15 @@ TEST(Engine, ReadsEveryPairOfEmbeddingAndHead) {
 
 // Bit for bit: one call, token by token, odd pieces, small chunks, other threads.
 TEST(Engine, PiecesAndThreadsChangeNothing) {
+  struct Variant {
+    bool quantized;
+    int64_t sink, recent;
+  };
   for (const auto& [name, config] : test_architectures())
-    for (const bool quantized : {false, true}) {
-      SCOPED_TRACE(name + (quantized ? ", artifact" : ""));
+    for (const auto& [quantized, sink, recent] :
+         {Variant{false, 0, 0}, Variant{true, 0, 0}, Variant{true, 5, 0}, Variant{true, 70, 30}}) {
+      SCOPED_TRACE(
+          fmt::format("{}{}, {} and {} unquantised", name, quantized ? ", artifact" : "", sink, recent));
       const MemoryCheckpoint model(config);
       TemporaryFolder folder;
       if (quantized) {
@@ -133,7 +139,9 @@ TEST(Engine, PiecesAndThreadsChangeNothing) {
         quantization.lm_head_tied = config.tied_embeddings;
         write_artifact(model, quantization, folder.path() / "artifact");
       }
-      const auto load = [&](const EngineOptions& options) {
+      const auto load = [&](EngineOptions options) {
+        options.kv_sink = sink;
+        options.kv_recent = recent;
         return quantized ? Engine::load(folder.path() / "artifact", options) : engine_of(model, options);
       };
       const auto ids = random_ids(300, config.vocabulary, 4);
@@ -151,7 +159,8 @@ TEST(Engine, OtherSequencesChangeNothing) {
     QuantizationConfig quantization = test_quantization();
     quantization.lm_head_tied = config.tied_embeddings;
     write_artifact(model, quantization, folder.path() / "artifact");
-    const auto engine = Engine::load(folder.path() / "artifact", {.threads = 2, .prefill_chunk = 50});
+    const auto engine = Engine::load(folder.path() / "artifact",
+                                     {.threads = 2, .prefill_chunk = 50, .kv_sink = 5, .kv_recent = 30});
 
     std::vector<std::vector<int32_t>> ids;
     std::vector<std::vector<float>> expected, found(5);
@@ -224,6 +233,99 @@ TEST(Engine, TruncatedSequencesGoOnAsIfNothingHadFollowed) {
   engine->truncate(sequence, 0);
   EXPECT_EQ(engine->pages_in_use(), 0);
   EXPECT_THROW(engine->truncate(sequence, 1), Error);
+}
+
+// An engine whose sequences keep unquantised tokens, on an artifact with a 4-bit cache.
+class UnquantisedTokens : public testing::Test {
+ protected:
+  UnquantisedTokens() {
+    QuantizationConfig quantization = test_quantization();
+    write_artifact(model_, quantization, folder_.path() / "artifact");
+    quantization.kv.bits = 16;
+    write_artifact(model_, quantization, folder_.path() / "kv16");
+  }
+  std::unique_ptr<Engine> load(int64_t sink, int64_t recent, const char* artifact = "artifact") {
+    return Engine::load(folder_.path() / artifact,
+                        {.threads = 2, .prefill_chunk = 60, .kv_sink = sink, .kv_recent = recent});
+  }
+  std::vector<float> feed(Engine& engine, int64_t sequence, std::span<const int32_t> tokens) {
+    std::vector<float> row;
+    const BatchItem item{sequence, tokens, Logits::Last};
+    engine.forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> logits) {
+      row.assign(logits.begin(), logits.end());
+    });
+    return row;
+  }
+
+  const MemoryCheckpoint model_{small_config()};
+  TemporaryFolder folder_;
+  const std::vector<int32_t> ids_ = random_ids(500, 97, 10);
+};
+
+TEST_F(UnquantisedTokens, AllOfThemAreAnUnquantisedCache) {
+  const std::vector<int32_t> ids(ids_.begin(), ids_.begin() + 150);
+  const auto kv16 = run(*load(0, 0, "kv16"), ids, 40), kv4 = run(*load(0, 0), ids, 40);
+  EXPECT_EQ(run(*load(150, 0), ids, 40), kv16);
+  // The same tokens in the same splits, but counted as recent ones of 256 each.
+  EXPECT_EQ(run(*load(0, 150), ids, 40), kv16);
+  EXPECT_EQ(run(*load(5, 9, "kv16"), ids, 40), kv16);
+  const std::vector<double> expected(kv16.begin(), kv16.end());
+  const double far = distance(kv4, expected);
+  EXPECT_GT(far, 0.01);
+  const auto half = run(*load(4, 32), ids, 40);
+  EXPECT_NE(half, kv4);
+  EXPECT_LT(distance(half, expected), far);
+}
+
+TEST_F(UnquantisedTokens, CutSequencesGoOnAsIfNothingHadFollowed) {
+  for (const auto& [sink, recent] : {std::pair<int64_t, int64_t>{5, 0}, {0, 40}, {50, 40}}) {
+    SCOPED_TRACE(fmt::format("{} {}", sink, recent));
+    const auto engine = load(sink, recent);
+    const int64_t whole = engine->new_sequence(), cut = engine->new_sequence();
+    const auto expected = feed(*engine, whole, ids_);
+    for (const size_t tokens : {120, 150, 170}) feed(*engine, cut, std::span(ids_).first(tokens));
+    // 320 tokens on, what token 120 read unquantised is gone, but for the first ones.
+    const int64_t left = engine->reusable(cut, 120);
+    EXPECT_EQ(left, recent == 0 ? 120 : sink);
+    if (left < 120) {
+      EXPECT_THROW(engine->truncate(cut, 120), Error);
+    }
+    EXPECT_EQ(engine->length(cut), 440);
+    EXPECT_EQ(engine->reusable(cut, 400), 400);
+    engine->truncate(cut, left);
+    EXPECT_EQ(feed(*engine, cut, std::span(ids_).subspan(static_cast<size_t>(left))), expected);
+
+    // A short detour can be taken back.
+    const auto before = std::span(ids_).first(450), after = std::span(ids_).subspan(450);
+    engine->truncate(cut, engine->reusable(cut, 0));
+    feed(*engine, cut, before);
+    feed(*engine, cut, {ids_.data(), 50});
+    EXPECT_EQ(engine->reusable(cut, 450), 450);
+    engine->truncate(cut, 450);
+    EXPECT_EQ(feed(*engine, cut, after), expected);
+  }
+}
+
+TEST_F(UnquantisedTokens, ABatchThatFailsLeavesThemAsTheyWere) {
+  const auto engine = Engine::load(
+      folder_.path() / "artifact",
+      {.threads = 1, .context = 500, .prefill_chunk = 30, .kv_tokens = 1024, .kv_sink = 3, .kv_recent = 40});
+  const int64_t alone = engine->new_sequence(), sequence = engine->new_sequence();
+  const auto expected = feed(*engine, alone, ids_);
+  engine->free_sequence(alone);
+  feed(*engine, sequence, {ids_.data(), 100});
+  const BatchItem item{sequence, {ids_.data(), 400}, Logits::Last};
+  const auto stop = [](int64_t, int64_t, std::span<const float>) { throw Error("stop"); };
+  EXPECT_THROW(engine->forward({&item, 1}, stop), Error);
+  EXPECT_EQ(engine->length(sequence), 100);
+  EXPECT_EQ(engine->pages_in_use(), 2);
+  EXPECT_EQ(feed(*engine, sequence, std::span(ids_).subspan(100)), expected);
+}
+
+TEST_F(UnquantisedTokens, RefusesMoreThanTheContextHolds) {
+  EXPECT_THROW(load(small_config().max_positions + 1, 0), Error);
+  EXPECT_THROW(load(0, small_config().max_positions + 1), Error);
+  EXPECT_THROW(load(-1, 0), Error);
 }
 
 TEST(Engine, RefusesBadBatchesAndStaysAsItWas) {

@@ -64,7 +64,7 @@ TEST(OperatorClock, BooksTheTimeOfAPass) {
                             Operator::Rope, Operator::KvAppend, Operator::Attention, Operator::Output,
                             Operator::GateUp, Operator::Activation, Operator::Down, Operator::Head})
     EXPECT_GT(engine->clock()->seconds(op), 0) << name_of(op);
-  EXPECT_EQ(engine->clock()->seconds(Operator::Transform), 0);
+  EXPECT_EQ(engine->clock()->seconds(Operator::DownTransform), 0);
   EXPECT_EQ(engine->clock()->seconds(Operator::Experts), 0);
   const EngineCosts costs = engine->costs();
   EXPECT_EQ(costs.multiplies, 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 96));

@@ -64,6 +64,41 @@ TEST(KvPool, ReusesPagesAndKeepsTheLimit) {
   EXPECT_THROW(KvPool(256, -1), Error);
 }
 
+TEST(KvPool, UnquantisedPagesAreHeldWhereTheyAreRead) {
+  KvPool pool(256, 64 * 100, 1024, {.sink = 70, .recent = 10});
+  KvSequence& sequence = pool.sequence(pool.add_sequence());
+  const auto held = [&] {
+    std::vector<int64_t> pages;
+    for (int64_t page = 0; page < std::ssize(sequence.exact); ++page)
+      if (sequence.exact[static_cast<size_t>(page)] != nullptr) pages.push_back(page);
+    EXPECT_EQ(pool.exact_pages_in_use(), std::ssize(pages));
+    return pages;
+  };
+  using Pages = std::vector<int64_t>;
+  pool.reserve(sequence, 640);
+  pool.hold_exact(sequence, 0, 640);
+  sequence.length = 640;
+  EXPECT_EQ(std::ssize(held()), 10);
+  pool.trim_exact(sequence, 0);  // the first two, and the last 10 + 256 tokens
+  EXPECT_EQ(held(), (Pages{0, 1, 5, 6, 7, 8, 9}));
+  pool.reserve(sequence, 1280);
+  pool.hold_exact(sequence, 640, 1280);
+  sequence.length = 1280;
+  pool.trim_exact(sequence, 640);  // which may come back, with the 10 tokens before it
+  EXPECT_EQ(held(), (Pages{0, 1, 9, 15, 16, 17, 18, 19}));
+  EXPECT_EQ(pool.cuttable(sequence, 1280), 1280);
+  EXPECT_EQ(pool.cuttable(sequence, 64 * 15 + 10), 64 * 15 + 10);
+  EXPECT_EQ(pool.cuttable(sequence, 64 * 15 + 9), 70);
+  EXPECT_EQ(pool.cuttable(sequence, 60), 60);
+  EXPECT_THROW(pool.truncate(sequence, 64 * 15 + 9), Error);
+  EXPECT_EQ(sequence.length, 1280);
+  pool.truncate(sequence, 64 * 16 + 1);
+  EXPECT_EQ(held(), (Pages{0, 1, 9, 15, 16}));
+  pool.truncate(sequence, 0);
+  EXPECT_EQ(held(), Pages{});
+  EXPECT_EQ(pool.pages_in_use(), 0);
+}
+
 TEST(KvPool, PagesStartAsZeros) {
   KvPool pool(4096, 0);
   const int64_t id = pool.add_sequence();
@@ -95,12 +130,12 @@ TEST(LinearGroup, FusedLinearsGiveWhatEachGives) {
     const auto x = MemoryCheckpoint(config, 77).tensors()["model.embed_tokens.weight"].values;
     LinearScratch scratch;
     std::vector<float> together(10 * 128);
-    fused.run(x.data(), 10, 64, pool, scratch, together.data(), 128, Operator::Qkv);
+    fused.run({x.data(), 64, {}}, 10, pool, scratch, together.data(), 128, Operator::Qkv);
     int64_t offset = 0;
     for (int64_t i = 0; i < 3; ++i) {
       const LinearGroup one(*source, std::span(all).subspan(static_cast<size_t>(i), 1), pool);
       std::vector<float> alone(static_cast<size_t>(10 * one.outputs()));
-      one.run(x.data(), 10, 64, pool, scratch, alone.data(), one.outputs(), Operator::Qkv);
+      one.run({x.data(), 64, {}}, 10, pool, scratch, alone.data(), one.outputs(), Operator::Qkv);
       for (int64_t t = 0; t < 10; ++t)
         for (int64_t o = 0; o < one.outputs(); ++o)
           ASSERT_EQ(together[static_cast<size_t>(t * 128 + offset + o)],
@@ -127,11 +162,60 @@ TEST(LinearGroup, TransformsTheInputBeforeItIsQuantised) {
   const std::vector<float> before = x;
   LinearScratch scratch;
   std::vector<float> online(10 * 128), by_hand(10 * 128);
-  group_with(transform).run(x.data(), 10, 64, pool, scratch, online.data(), 128, Operator::Qkv);
+  group_with(transform).run({x.data(), 64, {}}, 10, pool, scratch, online.data(), 128, Operator::Qkv);
   EXPECT_EQ(x, before);
   make_transform(transform, 64, "site")->apply(x.data(), 10, 64, 0, 1);
-  group_with({}).run(x.data(), 10, 64, pool, scratch, by_hand.data(), 128, Operator::Qkv);
+  group_with({}).run({x.data(), 64, {}}, 10, pool, scratch, by_hand.data(), 128, Operator::Qkv);
   EXPECT_EQ(online, by_hand);
+}
+
+// Gate, transform and codes in one pass give what they give one after the other, for few rows that are shared
+// out by columns and for many, whatever the threads.
+TEST(LinearInput, OnePassEqualsStepAfterStep) {
+  const int64_t width = 96;
+  SplitMix64 random(4);
+  std::vector<float> x(50 * 2 * width);
+  for (float& value : x) value = static_cast<float>(random.normal());
+  for (const auto& [kind, order, group] : {std::tuple<std::string, int64_t, int64_t>{"none", 0, 32},
+                                           {"none", 0, 0},
+                                           {"hadamard", 96, 32},
+                                           {"grouped-hadamard", 32, 64},
+                                           {"grouped-hadamard", 16, 24}})
+    for (const bool gated : {false, true})
+      for (const int threads : {1, 3})
+        for (const int64_t rows : {1, 2, 13, 50}) {
+          SCOPED_TRACE(fmt::format("{} {} {} {} {} {}", kind, order, group, gated, threads, rows));
+          const ActivationPolicy policy{4, group, false};
+          const auto transform = make_transform(transform_of(kind, order, 9), width, "site");
+          std::vector<float> expected(static_cast<size_t>(rows * width));
+          for (int64_t row = 0; row < rows; ++row) {
+            const float* from = x.data() + row * 2 * width;
+            float* to = expected.data() + row * width;
+            if (gated)
+              ops::gated_activation(ops::GateFunction::Silu, from, from + width, width, to);
+            else
+              std::copy_n(from, width, to);
+          }
+          if (transform) transform->apply(expected.data(), rows, width, 0, transform->parts());
+          ThreadPool alone(1), pool(threads);
+          ops::QuantizedActivations codes;
+          ops::quantize_activations(expected.data(), rows, width, width, policy, "site", alone, codes);
+
+          LinearScratch scratch;
+          LinearInput input{x.data(), 2 * width, {}};
+          if (gated) input.gate = ops::GateFunction::Silu;
+          const LinearInput values = prepare_input(
+              input, rows, width, {transform.get(), &policy, "site", Operator::Down}, pool, scratch);
+          for (int64_t row = 0; row < rows; ++row)
+            for (int64_t k = 0; k < width; ++k)
+              ASSERT_EQ(values.x[row * values.stride + k], expected[static_cast<size_t>(row * width + k)]);
+          const auto equal = [](const auto& a, const auto& b) {
+            return std::equal(a.span().begin(), a.span().end(), b.span().begin(), b.span().end());
+          };
+          EXPECT_TRUE(equal(scratch.quantized.codes, codes.codes));
+          EXPECT_TRUE(equal(scratch.quantized.scale, codes.scale));
+          EXPECT_TRUE(equal(scratch.quantized.zero, codes.zero));
+        }
 }
 
 TEST(Transform, AppliesTheHadamardMatrix) {

@@ -20,7 +20,7 @@ int64_t Lanes::keep_prefix(int64_t lane, std::span<const int32_t> ids, int64_t m
   const std::vector<int32_t>& held = at(lane).tokens;
   const auto wanted = ids.first(static_cast<size_t>(std::min(most, std::ssize(ids))));
   const auto end = std::ranges::mismatch(held, wanted).in2;
-  truncate(lane, end - wanted.begin());
+  truncate(lane, engine_.reusable(at(lane).sequence, end - wanted.begin()));
   return length(lane);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "ops/kv_cache.h"
 
@@ -23,10 +24,23 @@ struct AttentionBlock {
   int64_t rows = 0;
   int64_t group = 1;
   int64_t position = 0;
-  int64_t window = 0;
+  // What a row at position p sees: tokens above p - window (0: no such bound) that are in [begin, end) and at
+  // most p - lag.
+  int64_t window = 0, begin = 0, end = std::numeric_limits<int64_t>::max(), lag = 0;
   float scale = 1;
   float* scratch = nullptr;  // attention_scratch() floats
 };
+
+/// Tokens [first, last) that a row at `position` sees; none where last <= first. Static: every instruction
+/// set has its own.
+struct SeenTokens {
+  int64_t first, last;
+};
+static inline SeenTokens seen_tokens(const AttentionBlock& block, int64_t position) {
+  const int64_t oldest = block.window > 0 ? position + 1 - block.window : 0;
+  const int64_t newest = position + 1 - block.lag;
+  return {oldest > block.begin ? oldest : block.begin, newest < block.end ? newest : block.end};
+}
 
 /// Widened keys and values of a page, and the scores of every row.
 inline int64_t attention_scratch(const KvLayout& layout, int64_t rows) {

@@ -111,8 +111,8 @@ class Tile {
   void run(int64_t row, const AttentionState& state) {
     row_ = row;
     // No row of the tile sees later pages.
-    const int64_t newest = block_.position + (row + R - 1) / block_.group;
-    pages_ = std::min(last_page_, newest / kPageTokens + 1) - first_page_;
+    const int64_t end = seen_tokens(block_, block_.position + (row + R - 1) / block_.group).last;
+    pages_ = std::min(last_page_, (end + kPageTokens - 1) / kPageTokens) - first_page_;
     for (int r = 0; r < R; ++r) {
       state.largest[row + r] = -std::numeric_limits<float>::infinity();
       state.sum[row + r] = 0;
@@ -203,9 +203,8 @@ class Tile {
         }
       }
       for (int r = 0; r < R; ++r) {
-        const int64_t position = block_.position + (row_ + r) / block_.group;
-        const int64_t end = position + 1 - base;
-        const int64_t begin = block_.window > 0 ? position + 1 - block_.window - base : 0;
+        const SeenTokens seen_by_row = seen_tokens(block_, block_.position + (row_ + r) / block_.group);
+        const int64_t end = seen_by_row.last - base, begin = seen_by_row.first - base;
         for (int o = 0; o < 2; ++o) {
           float* out = score_[r] + page * kPageTokens + t + o * kVector;
           const int64_t first = t + o * kVector;

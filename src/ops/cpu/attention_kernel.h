@@ -96,13 +96,15 @@ inline void attend_pages(const AttentionBlock& block, int64_t first, int64_t las
   float* wide_keys = block.scratch;
   float* wide_values = wide_keys + layout.head_dim * kPageTokens;
   float* scores = wide_values + dim * kPageTokens;
-  const int64_t end_position = block.position + (block.rows - 1) / block.group + 1;
+  const int64_t seen_end = seen_tokens(block, block.position + (block.rows - 1) / block.group).last;
   for (int64_t page = first; page < last; ++page) {
     const int64_t base = page * kPageTokens;
     // Rows before `row0` end before this page.
-    const int64_t row0 = base > block.position ? (base - block.position) * block.group : 0;
+    const int64_t below = base + block.lag - block.position;
+    const int64_t row0 = below > 0 ? below * block.group : 0;
     const int64_t rows = block.rows - row0;
-    const int64_t tokens = end_position - base < kPageTokens ? end_position - base : kPageTokens;
+    const int64_t tokens = seen_end - base < kPageTokens ? seen_end - base : kPageTokens;
+    if (rows <= 0 || tokens <= 0) break;
     const std::byte* head =
         block.pages[page] + layout.offset + static_cast<size_t>(block.head) * layout.head_bytes;
     const float* keys = reinterpret_cast<const float*>(head);
@@ -117,11 +119,12 @@ inline void attend_pages(const AttentionBlock& block, int64_t first, int64_t las
                     kPageTokens, layout.head_dim},
                    rows, kPageTokens);
     for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = row0 + r, position = block.position + row / block.group;
-      const int64_t end = position + 1 - base < kPageTokens ? position + 1 - base : kPageTokens;
-      const int64_t oldest = block.window > 0 ? position + 1 - block.window - base : 0;
+      const int64_t row = row0 + r;
+      const SeenTokens seen = seen_tokens(block, block.position + row / block.group);
+      const int64_t end = seen.last - base < kPageTokens ? seen.last - base : kPageTokens;
+      const int64_t oldest = seen.first - base;
       float* row_scores = scores + r * kPageTokens;
-      if (oldest >= end) {  // the whole page has left this row's window
+      if (oldest >= end) {  // this row sees nothing of the page
         for (int64_t t = 0; t < kPageTokens; ++t) row_scores[t] = 0;
         continue;
       }
