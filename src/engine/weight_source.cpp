@@ -16,11 +16,12 @@ void expect_shape(const std::string& where, const std::string& name, const std::
           fmt::join(found, ", "), fmt::join(wanted, ", "));
 }
 
-// Lets go of the whole pages within a mapped range; another read brings them back.
+// Lets go of the pages of a mapped range, which need not stay resident beside their copy: a model would take
+// twice its size while it loads. Another read (of a neighbour on the first or last page) brings them back.
 void release_pages(std::span<const std::byte> bytes) {
   constexpr size_t kPage = 4096;
-  const size_t begin = (reinterpret_cast<size_t>(bytes.data()) + kPage - 1) / kPage * kPage;
-  const size_t end = reinterpret_cast<size_t>(bytes.data() + bytes.size()) / kPage * kPage;
+  const size_t begin = reinterpret_cast<size_t>(bytes.data()) / kPage * kPage;
+  const size_t end = (reinterpret_cast<size_t>(bytes.data() + bytes.size()) + kPage - 1) / kPage * kPage;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
@@ -69,21 +70,23 @@ class ArtifactSource : public WeightSource {
     require(tensor != nullptr, "{}: tensor {} is missing", where(), name);
     reader_.tensors().read_rows(*tensor, begin,
                                 {out, static_cast<size_t>((end - begin) * tensor->columns())});
+    const std::span<const std::byte> bytes = reader_.tensors().raw(*tensor);
+    if (end == begin) return;
+    const size_t row = bytes.size() / static_cast<size_t>(tensor->rows());
+    release_pages(bytes.subspan(static_cast<size_t>(begin) * row, static_cast<size_t>(end - begin) * row));
   }
 
   std::vector<float> vector(const std::string& name, int64_t size) const override {
     expect(name, {size});
     std::vector<float> values(static_cast<size_t>(size));
-    reader_.tensors().read_rows(*reader_.tensors().find(name), 0, values);
+    read_rows(name, 0, 1, values.data());
     return values;
   }
 
   bool quantized(const std::string& linear) const override { return reader_.has_planes(linear); }
   NibblePlanes planes(const std::string& linear) const override {
     NibblePlanes planes = reader_.planes(linear);
-    // The file's pages need not stay resident beside the copy: a model would take twice its size while it
-    // loads.
-    for (const char* part : {".weight_hi", ".weight_lo"})
+    for (const char* part : {".weight_hi", ".weight_lo", ".weight_lo_index", ".weight_scale"})
       if (const TensorInfo* tensor = reader_.tensors().find(linear + part))
         release_pages(reader_.tensors().raw(*tensor));
     return planes;
