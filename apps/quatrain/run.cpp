@@ -1,9 +1,8 @@
 // quatrain run: one answer (-p), or a chat in the terminal with the model's own template.
-#include <editline/readline.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <cstdlib>
+#include <csignal>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "line_reader.h"
 #include "model/checkpoint.h"
 #include "text/chat_template.h"
 #include "text/conversation.h"
@@ -68,13 +68,28 @@ class Chat {
 
   Generation ask(const std::string& text, const std::function<bool(std::string_view)>& on_text) {
     messages_.push_back({{"role", "user"}, {"content", text}});
-    const std::vector<int32_t> prompt = prompt_ids(text);
-    if (std::cmp_greater(prompt.size(), engine_->context())) {
-      messages_.erase(messages_.size() - 1);
+    try {
+      Generation reply = answer(prompt_ids(text), on_text);
+      messages_.push_back({{"role", "assistant"}, {"content", reply.text}});
+      return reply;
+    } catch (...) {
+      messages_.erase(messages_.size() - 1);  // nothing was answered: the next question replaces this one
+      throw;
+    }
+  }
+
+  const Engine& engine() const { return *engine_; }
+
+ private:
+  static void log_note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
+
+  Generation answer(const std::vector<int32_t>& prompt,
+                    const std::function<bool(std::string_view)>& on_text) {
+    if (std::cmp_greater(prompt.size(), engine_->context()))
       fail("the conversation has {} tokens, the context holds {}; {}", prompt.size(), engine_->context(),
            "shorten it, or begin anew (in a chat: /clear)");
-    }
-    const size_t shared = shared_prefix(prompt);
+    const auto shared =
+        static_cast<size_t>(engine_->reusable(sequence_, static_cast<int64_t>(shared_prefix(prompt))));
     engine_->truncate(sequence_, static_cast<int64_t>(shared));
     cached_.resize(shared);
     Generation reply = generate(*engine_, *tokenizer_, sequence_, std::span(prompt).subspan(shared),
@@ -82,14 +97,8 @@ class Chat {
     cached_ = prompt;
     cached_.insert(cached_.end(), reply.tokens.begin(), reply.tokens.end());
     cached_.resize(static_cast<size_t>(engine_->length(sequence_)));
-    messages_.push_back({{"role", "assistant"}, {"content", reply.text}});
     return reply;
   }
-
-  const Engine& engine() const { return *engine_; }
-
- private:
-  static void log_note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
 
   std::vector<int32_t> prompt_ids(const std::string& text) const {
     if (!template_) return tokenizer_->encode_sequence(text);
@@ -119,9 +128,30 @@ void print_speed(const Generation& reply) {
              rate(reply.tokens.size(), reply.decode_seconds), name_of(reply.finish));
 }
 
+// Ctrl-C during a chat in a terminal: once ends the reply, twice the program (a long prompt may be running).
+class Interrupts {
+ public:
+  Interrupts() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      if (interrupted_ != 0) std::signal(SIGINT, SIG_DFL);
+      if (interrupted_ != 0) std::raise(SIGINT);
+      interrupted_ = 1;
+    };
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGINT, &action, nullptr);
+  }
+
+  static void forget() { interrupted_ = 0; }
+  static bool any() { return interrupted_ != 0; }
+
+ private:
+  static inline volatile std::sig_atomic_t interrupted_ = 0;
+};
+
 bool print_piece(std::string_view text) {
   std::cout << text << std::flush;
-  return static_cast<bool>(std::cout);
+  return std::cout && !Interrupts::any();
 }
 
 void say(Chat& chat, const std::string& text) {
@@ -145,21 +175,9 @@ void answer_once(Chat& chat, const RunOptions& options) {
               {"decode_tok_s", rate(reply.tokens.size(), reply.decode_seconds)}});
 }
 
-// A line with editing and history on a terminal, a plain line elsewhere; nothing at the end of input.
-std::optional<std::string> read_line() {
-  if (isatty(STDIN_FILENO) == 0) {
-    std::string line;
-    if (!std::getline(std::cin, line)) return std::nullopt;
-    return line;
-  }
-  const std::unique_ptr<char, decltype(&std::free)> line(readline("> "), std::free);
-  if (!line) return std::nullopt;
-  if (*line != '\0') add_history(line.get());
-  return std::string(line.get());
-}
-
 // A line that cannot be answered, such as one too long, does not end the chat.
 void answer(Chat& chat, const std::string& line) {
+  Interrupts::forget();
   try {
     say(chat, line);
   } catch (const Error& error) {
@@ -169,21 +187,25 @@ void answer(Chat& chat, const std::string& line) {
 }
 
 void converse(Chat& chat) {
-  if (isatty(STDIN_FILENO) != 0) {
-    using_history();
+  LineReader lines;
+  std::optional<Interrupts> interrupts;
+  if (lines.on_terminal()) interrupts.emplace();
+  if (lines.on_terminal())
     fmt::print(stderr, "context of {} tokens, {} threads; /help lists the commands\n",
                chat.engine().context(), chat.engine().threads());
-  }
-  while (const std::optional<std::string> line = read_line()) {
-    if (line->empty()) continue;
-    if (*line == "/quit" || *line == "/exit") return;
-    if (*line == "/help") {
+  while (const std::optional<std::string> line = lines.read()) {
+    const size_t first = line->find_first_not_of(" \t\r");
+    if (first == std::string::npos) continue;
+    const std::string word = line->substr(first, line->find_last_not_of(" \t\r") + 1 - first);
+    if (word == "/quit" || word == "/exit") return;
+    if (word == "/help") {
       fmt::print(stderr,
-                 "/clear  forget the conversation\n/help   this list\n/quit   leave (or end of input)\n");
-    } else if (*line == "/clear") {
+                 "/clear  forget the conversation\n/help   this list\n/quit   leave (or end of input, "
+                 "Ctrl-D)\nCtrl-C  drop the line; end the reply\n");
+    } else if (word == "/clear") {
       chat.clear();
-    } else if (line->front() == '/') {
-      fmt::print(stderr, "{}: no such command; /help lists them\n", *line);
+    } else if (word.front() == '/') {
+      fmt::print(stderr, "{}: no such command; /help lists them\n", word);
     } else {
       answer(chat, *line);
     }
