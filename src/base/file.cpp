@@ -46,8 +46,37 @@ void claim(int descriptor, const fs::path& temporary, const fs::path& path) {
   fail("{}: another run is writing it; let that end, or choose another name", path.string());
 }
 
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  return "no regular file";
+}
+
+// Opens for reading; `size` is what the file has now. Pipes and devices may never end, so they are refused
+// before a byte is read (O_NONBLOCK: opening a pipe would wait for its writer).
+int open_regular(const fs::path& path, size_t& size) {
+  struct stat status {};
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    const std::string reason = system_message();
+    const bool special = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);  // a socket
+    require(!special, "{}: is {}, a file is needed", path.string(), kind_of(status.st_mode));
+    fail("{}: cannot open: {}", path.string(), reason);
+  }
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    fail("{}: is {}, a file is needed", path.string(), kind_of(status.st_mode));
+  }
+  size = static_cast<size_t>(status.st_size);
+  return descriptor;
+}
+
 std::string read_gzip(const fs::path& path, size_t limit) {
-  gzFile file = gzopen(path.c_str(), "rb");
+  size_t packed = 0;
+  const int descriptor = open_regular(path, packed);
+  gzFile file = gzdopen(descriptor, "rb");
+  if (file == nullptr) ::close(descriptor);
   require(file != nullptr, "{}: cannot open: {}", path.string(), system_message());
   std::unique_ptr<gzFile_s, int (*)(gzFile)> close(file, gzclose);
   std::string text;
@@ -71,12 +100,13 @@ std::string read_gzip(const fs::path& path, size_t limit) {
 }  // namespace
 
 std::string read_file(const fs::path& path, size_t limit) {
-  std::error_code error;
-  require(!fs::is_directory(path, error), "{}: is a directory, a file is needed", path.string());
   if (path.extension() == ".gz") return read_gzip(path, limit);
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  require(descriptor >= 0, "{}: cannot open: {}", path.string(), system_message());
+  size_t size = 0;
+  const int descriptor = open_regular(path, size);
+  if (size > limit) ::close(descriptor);
+  require(size <= limit, "{}: cannot read: is larger than {} bytes", path.string(), limit);
   std::string text;
+  text.reserve(size);
   std::vector<char> chunk(1 << 20);
   for (;;) {
     const ssize_t count = ::read(descriptor, chunk.data(), chunk.size());
@@ -94,14 +124,7 @@ std::string read_file(const fs::path& path, size_t limit) {
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  require(descriptor >= 0, "{}: cannot open: {}", path.string(), system_message());
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor);
-    fail("{}: is not a regular file", path.string());
-  }
-  size_ = static_cast<size_t>(status.st_size);
+  const int descriptor = open_regular(path, size_);
   if (size_ > 0) {
     void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (map == MAP_FAILED) {
@@ -146,7 +169,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), temporary_(path_
   require(!fs::exists(path_, error) || fs::is_regular_file(path_, error),
           "{}: is not a regular file; name a file to write", path_.string());
   temporary_ += ".tmp";
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   require(descriptor_ >= 0, "{}: cannot create: {}", temporary_.string(), system_message());
   claim(descriptor_, temporary_, path_);
   if (::ftruncate(descriptor_, 0) != 0) {  // what a killed run left

@@ -3,7 +3,8 @@
 namespace quatrain {
 namespace {
 
-constexpr int kMaxDepth = 256;  // nlohmann's DOM destructor and our readers recurse
+constexpr int kMaxDepth = 256;                     // nlohmann's DOM destructor and our readers recurse
+constexpr size_t kMaxJsonBytes = size_t{1} << 28;  // the largest tokenizers and shard indices have 40 MB
 
 // Nesting outside strings; cheap enough to run before every parse.
 void check_depth(std::string_view text, std::string_view where) {
@@ -51,7 +52,7 @@ OrderedJson parse_ordered_json(std::string_view text, std::string_view where) {
 }
 
 Json read_json(const fs::path& path) {
-  return parse_json(read_file(path), path.string());
+  return parse_json(read_file(path, kMaxJsonBytes), path.string());
 }
 
 }  // namespace quatrain

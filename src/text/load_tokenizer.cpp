@@ -68,7 +68,7 @@ TokenizerDefinition read_one_file(const fs::path& path, const TokenizerSettings&
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   std::error_code error;
   const bool directory = fs::is_directory(path, error);
-  require(directory || fs::is_regular_file(path, error), "{}: no such file or directory", path.string());
+  require(directory || fs::exists(path, error), "{}: no such file or directory", path.string());
   const TokenizerSettings settings(directory ? path : path.parent_path());
   TokenizerDefinition definition = directory ? read_directory(path, settings) : read_one_file(path, settings);
   settings.apply(definition);

@@ -59,7 +59,7 @@ void add_token(TokenizerDefinition& definition, AddedToken token, const std::str
 std::optional<fs::path> find_tokenizer_file(const fs::path& directory, const std::string& name) {
   std::error_code error;
   for (const std::string& candidate : {name, name + ".gz"})
-    if (fs::is_regular_file(directory / candidate, error)) return directory / candidate;
+    if (fs::exists(directory / candidate, error)) return directory / candidate;
   return std::nullopt;
 }
 

@@ -1,10 +1,16 @@
 #include "base/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
@@ -69,10 +75,35 @@ TEST_F(FileTest, ReadErrorsNameThePath) {
   EXPECT_NE(error_of([&] { read_file(folder_); }).find("directory"), std::string::npos);
   EXPECT_NE(error_of([&] { AtomicFile(folder_ / "no" / "such"); }).find("such"), std::string::npos);
   EXPECT_NE(error_of([&] { MappedFile(folder_ / "absent"); }).find("absent"), std::string::npos);
-  EXPECT_NE(error_of([&] { MappedFile{folder_}; }).find("not a regular file"), std::string::npos);
+  EXPECT_NE(error_of([&] { MappedFile{folder_}; }).find("is a directory"), std::string::npos);
   write_file(folder_ / "large", std::string(100, 'x'));
   EXPECT_NE(error_of([&] { read_file(folder_ / "large", 99); }).find("larger than 99"), std::string::npos);
   EXPECT_EQ(read_file(folder_ / "large", 100).size(), 100u);
+}
+
+// None of these ends by itself, or at all: they are refused without waiting for a byte.
+TEST_F(FileTest, PipesDevicesAndSocketsAreRefusedAtOnce) {
+  for (const char* name : {"pipe", "pipe.gz"}) ASSERT_EQ(mkfifo((folder_ / name).c_str(), 0600), 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = fs::relative(folder_ / "socket").string();  // sun_path is short
+  ASSERT_LT(name.size(), sizeof(address.sun_path));
+  std::copy(name.begin(), name.end(), address.sun_path);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const std::pair<fs::path, const char*> cases[] = {{folder_ / "pipe", "is a pipe"},
+                                                    {folder_ / "pipe.gz", "is a pipe"},
+                                                    {folder_ / "socket", "is no regular file"},
+                                                    {"/dev/zero", "is a device"},
+                                                    {folder_, "is a directory"}};
+  for (const auto& [path, said] : cases) {
+    for (const std::string& error :
+         {error_of([&] { read_file(path); }), error_of([&] { MappedFile{path}; })}) {
+      EXPECT_NE(error.find(path.string()), std::string::npos) << error;
+      EXPECT_NE(error.find(said), std::string::npos) << error;
+    }
+  }
+  close(socket);
 }
 
 TEST_F(FileTest, MapsAndMoves) {
