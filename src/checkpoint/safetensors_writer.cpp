@@ -18,6 +18,13 @@ constexpr size_t kMinHeader = 4 << 10;
 constexpr std::string_view kMetadata =
     R"({"__metadata__":{"format":"pt"})";  // the format key is what readers ask for
 
+struct WrittenTensor {
+  std::string name, type;
+  std::vector<int64_t> shape;
+  size_t shard = 0;
+  size_t offset = 0, bytes = 0;  // in the file
+};
+
 }  // namespace
 
 struct SafetensorsWriter::Impl {
@@ -26,9 +33,9 @@ struct SafetensorsWriter::Impl {
   size_t header_bytes;  // length field included, so data begin aligned
 
   std::set<std::string> names;
-  std::vector<fs::path> shards;                          // complete, under their working names
-  std::vector<std::pair<std::string, size_t>> shard_of;  // tensor, shard
-  uint64_t total = 0;                                    // bytes of complete tensors
+  std::vector<fs::path> shards;  // complete, under their working names
+  std::vector<WrittenTensor> tensors;
+  uint64_t total = 0;      // bytes of complete tensors
   uint64_t shard_end = 0;  // a tensor whose middle byte lies behind it begins the next shard
   std::optional<AtomicFile> file;
   std::string header;      // the current shard's, its closing brace outstanding
@@ -54,6 +61,47 @@ struct SafetensorsWriter::Impl {
     file->commit();
     file.reset();
     shards.push_back(directory / fmt::format("shard-{:05}.safetensors", shards.size() + 1));
+  }
+
+  void rename_shard(fs::path& shard, const std::string& name) const {
+    std::error_code error;
+    fs::rename(shard, directory / name, error);
+    require(!error, "{}: cannot rename {}: {}", directory.string(), shard.string(), error.message());
+    shard = directory / name;
+  }
+
+  // What is left over for the last shard, where that is neither nothing nor nearly a whole one.
+  bool uneven() const {
+    const uint64_t last = total % shard_bytes;
+    return shards.size() > 1 && last > 0 && last < shard_bytes / 10 * 9;
+  }
+
+  // Into equal shards; each of the old ones goes as soon as it is copied.
+  void deal_anew() {
+    for (size_t i = 0; i < shards.size(); ++i)
+      rename_shard(shards[i], fmt::format("shard-{:05}-uneven.safetensors", i + 1));
+    SafetensorsWriter even(directory, balanced(total, shard_bytes));
+    std::optional<MappedFile> source;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const WrittenTensor& tensor = tensors[i];
+      if (!source) source.emplace(shards[tensor.shard]);
+      even.add(tensor.name, tensor.type, tensor.shape, source->bytes().subspan(tensor.offset, tensor.bytes));
+      if (i + 1 < tensors.size() && tensors[i + 1].shard == tensor.shard) continue;
+      source.reset();
+      fs::remove(shards[tensor.shard]);
+    }
+    even.impl_->name_shards();
+  }
+
+  // Ends the last shard, names all, writes the index.
+  void name_shards() {
+    close_shard();
+    for (size_t i = 0; i < shards.size(); ++i)
+      rename_shard(shards[i], fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+    Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
+    for (const WrittenTensor& tensor : tensors)
+      index["weight_map"][tensor.name] = shards[tensor.shard].filename().string();
+    write_file(directory / "model.safetensors.index.json", index.dump(2) + "\n");
   }
 };
 
@@ -100,7 +148,7 @@ void SafetensorsWriter::begin(const std::string& name, std::string_view type,
   const std::string text = entry(impl.file->size() - impl.header_bytes);
   require(impl.header.size() + text.size() <= header_room, "{}: the name is too long", where);
   impl.header += text;
-  impl.shard_of.emplace_back(name, impl.shards.size());
+  impl.tensors.push_back({name, std::string(type), shape, impl.shards.size(), impl.file->size(), bytes});
   impl.current = name;
   impl.remaining = bytes;
   impl.total += bytes;
@@ -127,17 +175,10 @@ void SafetensorsWriter::finish() {
   require(impl.remaining == 0, "{}: tensor {} is incomplete", impl.directory.string(), impl.current);
   if (!impl.file && impl.shards.empty()) impl.open_shard(0);  // no tensors: one empty shard
   impl.close_shard();
-  std::vector<std::string> finals;
-  for (size_t i = 0; i < impl.shards.size(); ++i) {
-    finals.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, impl.shards.size()));
-    std::error_code error;
-    fs::rename(impl.shards[i], impl.directory / finals.back(), error);
-    require(!error, "{}: cannot rename {}: {}", impl.directory.string(), impl.shards[i].string(),
-            error.message());
-  }
-  Json index = {{"metadata", {{"total_size", impl.total}}}, {"weight_map", Json::object()}};
-  for (const auto& [name, shard] : impl.shard_of) index["weight_map"][name] = finals[shard];
-  write_file(impl.directory / "model.safetensors.index.json", index.dump(2) + "\n");
+  if (impl.uneven())
+    impl.deal_anew();
+  else
+    impl.name_shards();
 }
 
 }  // namespace quatrain

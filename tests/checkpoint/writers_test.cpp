@@ -51,6 +51,33 @@ TEST(SafetensorsWriter, WritesBalancedShardsThatReadBack) {
   EXPECT_EQ(read_json(dir / "model.safetensors.index.json")["metadata"]["total_size"], total);
 }
 
+// Where the total was not known before, the last shard would hold what is left over.
+TEST(SafetensorsWriter, BalancesShardsOfAnUnknownTotal) {
+  for (const int tensors : {29, 31, 59, 61, 65, 90}) {
+    TempDir dir;
+    SafetensorsWriter writer(dir.path(), 30000);
+    for (int i = 0; i < tensors; ++i) writer.add(fmt::format("t{}", i), "F16", {5, 100}, pattern(1000, i));
+    writer.finish();
+    const std::vector<fs::path> shards = shards_of(dir.path());
+    EXPECT_EQ(std::ssize(shards), (tensors + 29) / 30);
+    for (const fs::path& shard : shards)
+      EXPECT_NEAR(static_cast<double>(open_safetensors(shard)->tensors().size()),
+                  static_cast<double>(tensors) / static_cast<double>(shards.size()), 1)
+          << shard;
+    const auto source = open_safetensors(dir.path());
+    ASSERT_EQ(std::ssize(source->tensors()), tensors);
+    for (int i = 0; i < tensors; ++i) {
+      const TensorInfo* info = source->find(fmt::format("t{}", i));
+      ASSERT_NE(info, nullptr);
+      EXPECT_EQ(info->shape, (std::vector<int64_t>{5, 100}));
+      const auto raw = source->raw(*info);
+      EXPECT_EQ(std::vector<std::byte>(raw.begin(), raw.end()), pattern(1000, i));
+    }
+    EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()),
+              std::ssize(shards) + 1);  // the shards and their index
+  }
+}
+
 TEST(SafetensorsWriter, HandlesTensorsWiderThanAShardAndFullHeaders) {
   TempDir dir;
   SafetensorsWriter writer(dir.path(), 1000);
