@@ -176,7 +176,14 @@ void rope_from_json(const Json& json, const Architecture& architecture, ModelCon
                             : config.rope;
     return;
   }
-  config.rope = read(parameters.empty() ? parameters_of("rope_scaling") : parameters, theta);
+  const Json& scaling = parameters_of("rope_scaling");
+  config.rope = read(parameters.empty() ? scaling : parameters, theta);
+  // Readers disagree on which of the two goes first.
+  require(parameters.empty() || scaling.empty() ||
+              read_rope(scaling, config.rope.theta, config.rope.partial, json, config.max_positions, phi3,
+                        where) == config.rope,
+          "{}: fields \"rope_parameters\" and \"rope_scaling\" contradict each other; remove the wrong one",
+          where);
   // Gemma's scaling concerns the global layers only.
   config.local_rope = two ? RopeConfig{.theta = local_theta, .partial = partial} : config.rope;
 }

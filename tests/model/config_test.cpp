@@ -130,6 +130,18 @@ TEST(Config, RopeOfEachLayerType) {
   EXPECT_EQ(read(both.to_json()), both);
 }
 
+TEST(Config, RopeOfBothStylesMustAgree) {
+  Json json = base_config("llama");
+  json["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 5000}};
+  json["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+  EXPECT_EQ(read(json).rope.factor, 2);
+  EXPECT_EQ(read(json).rope.theta, 5000);
+  json["rope_scaling"]["factor"] = 4;
+  expect_refused(json, "rope_scaling");
+  json["rope_scaling"] = nullptr;
+  EXPECT_EQ(read(json).rope.factor, 2);
+}
+
 TEST(Config, DenseLayersBetweenExperts) {
   Json json = base_config("qwen3_moe");
   json["num_experts"] = 4;
