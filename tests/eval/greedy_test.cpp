@@ -118,9 +118,15 @@ TEST_P(Greedy, EqualAboveTheMargin) {
   }
   const double share = compared / static_cast<double>(reference.size());
   RecordProperty("compared_share", std::to_string(share));
-  // Measured: 0.80. The widest of a quarter of a million differences decides, and in a model of 64 channels
-  // one code is much.
-  EXPECT_GE(share, 0.7) << "largest difference of orders: " << spread;
+  // 0.80 here, where the design wants 0.9. A fifth of the margins lies below 0.49, a tenth below 0.22; the
+  // spread is 0.49, the largest of 768,000 differences (500 tokens, 512 logits, three orders). Their mean
+  // size is 0.037: were they normal, their deviation would be 0.046 and the largest, near five deviations,
+  // 0.23; flips that a long context has gathered widen the tail. It narrows with the channels that a logit
+  // averages over, 64 in this model. The spread of each token alone would let 0.93 be compared, but three
+  // orders are too few to know it: one such token differs. A 4-bit code is a step 17 times as wide: two
+  // orders of w4a8kv4-rtn differ by up to 3.8, more than 88 of 100 margins, so losses compare the recipes of
+  // 4 bits (agreement_test.cpp).
+  EXPECT_GE(share, 0.75) << "largest difference of orders: " << spread;
   fs::remove_all(folder);
 }
 
