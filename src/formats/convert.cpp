@@ -1,11 +1,13 @@
 #include "formats/convert.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/artifact.h"
 #include "formats/artifact_checkpoint.h"
 #include "formats/export.h"
 #include "formats/import.h"
 #include "model/convert.h"
+#include "model/inspect.h"
 
 namespace quatrain {
 
@@ -27,6 +29,10 @@ void convert_format(const fs::path& model, const fs::path& output, const FormatO
   } else {
     export_gptq(*checkpoint, output, options);
   }
+  // Read back: a tensor that is missing or misshapen is found now, and the bits are those of the file.
+  const Json written = inspect_model(output);
+  log_info("{}: {:.2f} bits per weight in linear layers, {:.2f} with embedding and head", output.string(),
+           written["effective_bits"]["weights"].get<double>(), written["bits_per_weight"].get<double>());
 }
 
 }  // namespace quatrain

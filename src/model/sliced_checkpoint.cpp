@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "checkpoint/packed/packed_source.h"
 
 namespace quatrain {
 namespace {
@@ -141,10 +142,13 @@ std::string SlicedCheckpoint::stored_type(const std::string& name) const {
 
 uint64_t SlicedCheckpoint::stored_bytes(const std::string& name) const {
   const WeightSlice& weights = slice(name);
-  // A slice is whole rows, and rows are of equal size.
+  // A slice is whole rows, and rows are of equal size; so are their shares of scales and zeros.
   const auto rows =
       static_cast<uint64_t>(weights.shape.size() < 2 ? weights.tensor->elements() : weights.tensor->rows());
-  return source_->raw(*weights.tensor).size() / rows * static_cast<uint64_t>(weights.shape.front());
+  const auto* packed = dynamic_cast<const PackedSource*>(source_.get());
+  const uint64_t bytes =
+      packed != nullptr ? packed->bytes(*weights.tensor) : source_->raw(*weights.tensor).size();
+  return bytes * static_cast<uint64_t>(weights.shape.front()) / rows;
 }
 
 std::string SlicedCheckpoint::fingerprint() const {

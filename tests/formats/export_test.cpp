@@ -9,6 +9,7 @@
 #include "checkpoint/artifact.h"
 #include "engine/engine.h"
 #include "formats/convert.h"
+#include "model/inspect.h"
 #include "support.h"
 
 namespace quatrain {
@@ -162,6 +163,23 @@ TEST(Convert, UnknownFormatsAndModelsWithoutIntegers) {
     expect_error([&] { convert_format(from.parent_path() / "plain", from.parent_path() / "x", {.to = to}); },
                  {"no integer weights"});
   EXPECT_FALSE(fs::exists(from.parent_path() / "x"));
+}
+
+// 4 bits, an FP16 scale and (in GPTQ) a 4-bit zero for every 32 columns, GPTQ's g_idx, compressed-tensors'
+// shape.
+TEST(Convert, BitsAreCountedFromTheFile) {
+  const fs::path from = artifact("gptq-sym", "bits");
+  const std::string query = "model.layers.0.self_attn.q_proj";  // 64 x 64
+  const std::map<std::string, double> expected = {{"gptq", 4 + (16 + 4) / 32.0 + 64 * 32.0 / 4096},
+                                                  {"compressed-tensors", 4 + 16 / 32.0 + 2 * 64.0 / 4096},
+                                                  {"gguf", 4.5}};
+  for (const auto& [to, bits] : expected) {
+    const fs::path out = from.parent_path() / (to == "gguf" ? "m.gguf" : to);
+    convert_format(from, out, {.to = to});
+    const Json linear = inspect_model(out)["layers"][0]["linears"][0];
+    EXPECT_EQ(linear["name"], query);
+    EXPECT_DOUBLE_EQ(linear["bits_per_weight"].get<double>(), bits) << to;
+  }
 }
 
 // A file-size limit stands for a full disk: write() fails in the same place.

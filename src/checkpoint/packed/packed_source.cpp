@@ -87,6 +87,15 @@ void PackedSource::read_rows(const TensorInfo& tensor, int64_t begin, std::span<
   weight->read_rows(begin, out);
 }
 
+uint64_t PackedSource::bytes(const TensorInfo& tensor) const {
+  uint64_t bytes = raw(tensor).size();
+  if (packed(tensor) == nullptr) return bytes;
+  const std::string prefix = tensor.name.substr(0, tensor.name.rfind('.') + 1);
+  for (auto part = parts_.lower_bound(prefix); part != parts_.end() && part->starts_with(prefix); ++part)
+    bytes += files_->raw(*files_->find(*part)).size();
+  return bytes;
+}
+
 std::span<const std::byte> PackedSource::raw(const TensorInfo& tensor) const {
   const auto found = codes_.find(tensor.name);
   return files_->raw(*files_->find(found == codes_.end() ? tensor.name : found->second));

@@ -1,6 +1,7 @@
 // A checkpoint of packed weights seen as one of plain ones: NAME.weight in place of its packed parts.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -26,6 +27,9 @@ class PackedSource : public TensorSource {
   void read_rows(const TensorInfo& tensor, int64_t begin, std::span<float> out) const override;
   /// Of a packed weight: its codes, without scales and zeros.
   std::span<const std::byte> raw(const TensorInfo& tensor) const override;
+
+  /// Of a tensor with all its parts.
+  uint64_t bytes(const TensorInfo& tensor) const;
 
   /// A tensor that belongs to a packed weight: scales, zeros, orders.
   bool is_part(std::string_view name) const { return parts_.contains(name); }
