@@ -1,6 +1,7 @@
 // Wrong flags end with 2, wrong files with 1, both with a text that names what was wrong; odd input and odd
 // surroundings are no reason to crash.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -117,6 +118,35 @@ TEST_F(TinyModel, AnswersThatCannotBePrintedAreErrors) {
     EXPECT_EQ(end.code, 1) << arguments[0];
     EXPECT_NE(end.err.find("stdout"), std::string::npos) << end.err;
   }
+}
+
+// A pipe whose writer never comes, and a device that never ends, wherever a file belongs.
+TEST_F(TinyModel, PipesAndDevicesAreRefusedAtOnce) {
+  const fs::path folder = fresh_test_folder();
+  const auto path = [&](const std::string& name) { return (folder / name).string(); };
+  for (const char* name : {"config", "weights", "tokenizer"}) fs::create_directory(folder / name);
+  for (const char* name : {"pipe", "pipe.gguf", "pipe.toml", "config/config.json",
+                           "weights/model.safetensors", "tokenizer/tokenizer.json"})
+    ASSERT_EQ(mkfifo(path(name).c_str(), 0600), 0);
+  write_file(folder / "weights/config.json", R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+      "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 32})");
+  std::vector<Case> cases = {
+      {{"inspect", path("pipe")}, path("pipe")},
+      {{"inspect", path("pipe.gguf")}, path("pipe.gguf")},
+      {{"inspect", "/dev/zero"}, "/dev/zero"},
+      {{"inspect", path("config")}, path("config/config.json")},
+      {{"inspect", path("weights")}, path("weights/model.safetensors")},
+      {{"tokenize", path("tokenizer"), "--text", "x"}, "tokenizer.json"},
+      {{"tokenize", path("pipe"), "--text", "x"}, path("pipe")},
+      {{"tokenize", model_, "--file", path("pipe")}, path("pipe")},
+      {{"synth", "--shape", path("pipe"), "-o", path("out")}, path("pipe")},
+      {{"eval", model_, "--protocol", "token-ppl@128", "--text", path("pipe")}, path("pipe")},
+      {{"eval", model_, "--protocol", "token-ppl@128", "--text", "/dev/zero"}, "/dev/zero"}};
+#ifdef QUATRAIN_HAVE_TORCH
+  cases.push_back(
+      {{"quantize", model_, "--recipe", path("pipe.toml"), "-o", path("out")}, path("pipe.toml")});
+#endif
+  expect_ends(cases, 1);
 }
 
 TEST_F(TinyModel, TextsThatAreTooShortAreErrors) {
