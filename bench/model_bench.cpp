@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "engine/prefix_cache.h"
 #include "machine.h"
 #include "ops/argmax.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/nibble_memory.h"
-#include "ops/kv_cache.h"
 
 namespace quatrain::bench {
 namespace {
@@ -109,8 +109,9 @@ class Work {
   void prepare() {
     for (size_t i = 0; i < sequences_.size(); ++i) {
       const std::vector<int32_t> prompt = random_tokens(depth_, engine_.config().vocabulary, i);
-      if (prompt.empty()) continue;
-      const BatchItem item{sequences_[i], prompt, BatchItem::Logits::None};
+      const auto rest = std::span(prompt).subspan(static_cast<size_t>(engine_.length(sequences_[i])));
+      if (rest.empty()) continue;
+      const BatchItem item{sequences_[i], rest, BatchItem::Logits::None};
       engine_.forward({&item, 1}, [](int64_t, int64_t, std::span<const float>) {});
     }
   }
@@ -119,7 +120,7 @@ class Work {
   void round(double read, double peak, bool keep) {
     if (OperatorClock* clock = engine_.clock()) clock->clear();
     const double time = seconds([&] { decode_ ? decode() : prefill(); });
-    for (const int64_t sequence : sequences_) engine_.truncate(sequence, depth_);
+    rewind();
     if (!keep) return;
     times_.push_back(time);
     bandwidth_shares_.push_back(static_cast<double>(result_.bytes_per_token * result_.tokens) / time / read);
@@ -150,6 +151,12 @@ class Work {
   }
 
  private:
+  // Back to the depth; what an engine could not keep runs again.
+  void rewind() {
+    for (const int64_t sequence : sequences_) engine_.truncate(sequence, engine_.reusable(sequence, depth_));
+    prepare();
+  }
+
   void prefill() {
     const std::vector<int32_t> prompt = random_tokens(tokens_, engine_.config().vocabulary, 17);
     const BatchItem item{sequences_.front(), prompt, BatchItem::Logits::Last};
@@ -188,7 +195,7 @@ std::vector<Work> plan(Engine& engine, const ModelBenchOptions& options) {
   std::vector<Work> works;
   int64_t pages = 0;  // of the cache, for all sequences that are alive together
   const auto reserve = [&](int64_t sequences, int64_t tokens) {
-    pages += sequences * ((tokens + ops::kPageTokens - 1) / ops::kPageTokens);
+    pages += sequences * pages_of(tokens);
     require(pages <= engine.pages_in_all(),
             "--batch, --depth: the sequences need {} pages of KV cache, memory has room for {}", pages,
             engine.pages_in_all());
@@ -201,6 +208,8 @@ std::vector<Work> plan(Engine& engine, const ModelBenchOptions& options) {
   if (options.decode > 0)
     for (const int64_t depth : options.depth)
       for (const int64_t batch : options.batch) {
+        check("--depth", depth);  // apart first: the sum of two such numbers may not exist
+        check("--decode", options.decode);
         check("--depth and --decode", depth + options.decode);
         reserve(batch, depth + options.decode);
         works.emplace_back(engine, "decode", batch, depth, options.decode);
@@ -214,7 +223,7 @@ ModelBench bench_model(const ModelBenchOptions& options) {
   ModelBench bench;
   std::unique_ptr<Engine> engine;
   bench.load_seconds = seconds([&] {
-    engine = Engine::load(options.model, {.threads = options.threads});
+    engine = Engine::load(options.model, options.engine);
     const int64_t sequence = engine->new_sequence();
     const int32_t token = 0;
     const BatchItem item{sequence, {&token, 1}, BatchItem::Logits::Last};

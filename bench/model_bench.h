@@ -13,7 +13,7 @@ namespace quatrain::bench {
 
 struct ModelBenchOptions {
   fs::path model;
-  int threads = 0;
+  EngineOptions engine;
   std::vector<int64_t> prefill = {512};  // prompt lengths
   int64_t decode = 64;                   // tokens a sequence and round
   std::vector<int64_t> depth = {0};      // tokens before the first one decoded

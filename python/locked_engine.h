@@ -34,6 +34,10 @@ class LockedEngine : public Engine {
     const Turn turn(*this);
     engine_->truncate(sequence, length);
   }
+  int64_t reusable(int64_t sequence, int64_t length) const override {
+    const Turn turn(*this);
+    return engine_->reusable(sequence, length);
+  }
   int64_t pages_in_use() const override {
     const Turn turn(*this);
     return engine_->pages_in_use();

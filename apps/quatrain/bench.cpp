@@ -33,8 +33,12 @@ void print(const ModelBenchOptions& options, const ModelBench& bench) {
                r.depth, r.tokens, r.tok_s, fmt::format("{:.1f} - {:.1f}", r.slowest, r.fastest),
                static_cast<double>(r.bytes_per_token) / 1e6, 100 * r.bandwidth_share, 100 * r.dot_share);
     std::string shares;
-    for (const auto& [name, share] : r.operators)
+    double transforms = 0;
+    for (const auto& [name, share] : r.operators) {
       if (share >= 0.005) shares += fmt::format(" {} {:.1f}%", name, 100 * share);
+      if (name.ends_with("_transform")) transforms += share;
+    }
+    if (transforms > 0) shares += fmt::format("; transforms in all {:.1f}%", 100 * transforms);
     if (!shares.empty()) fmt::print("        {}\n", shares);
   }
 }
@@ -98,9 +102,9 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(1, 1024));
   verb->add_option("--rounds", options->bench.rounds, "rounds, whose median counts (default 5)")
       ->check(CLI::Range(1, 1000));
-  add_common(*verb, options->common);
+  add_engine_common(*verb, options->common);
   verb->callback([options] {
-    options->bench.threads = options->common.threads;
+    options->common.apply_to(options->bench.engine);
     const ModelBench result = bench::bench_model(options->bench);
     if (options->common.json)
       print_json(to_json(options->bench, result));

@@ -34,6 +34,8 @@ std::string check_engine_device(const std::string& device) {
 void CommonOptions::apply_to(EngineOptions& engine) const {
   engine.threads = threads;
   engine.device = device;
+  engine.kv_sink = kv_sink;
+  engine.kv_recent = kv_recent;
   if (!gpu_memory.empty()) engine.gpu_memory = parse_bytes(gpu_memory, "--gpu-memory");
 }
 
@@ -50,6 +52,12 @@ void add_engine_common(CLI::App& verb, CommonOptions& options) {
       ->check(check_engine_device);
   verb.add_option("--gpu-memory", options.gpu_memory,
                   "GPU memory for weights, buffers and KV cache, as 40G (default: what is free)");
+  verb.add_option("--kv-sink", options.kv_sink,
+                  "first tokens whose keys and values stay unquantised (default 0)")
+      ->check(whole_number<int64_t>(0));
+  verb.add_option("--kv-recent", options.kv_recent,
+                  "last tokens that attention reads unquantised (default 0)")
+      ->check(whole_number<int64_t>(0));
 }
 
 uint64_t parse_bytes(const std::string& text, const std::string& flag) {

@@ -20,8 +20,9 @@ struct CommonOptions {
   bool json = false;
   std::string device = "cpu";
   std::string gpu_memory;
+  int64_t kv_sink = 0, kv_recent = 0;
 
-  /// Threads, device and GPU memory of an engine.
+  /// Threads, device, memory and unquantised tokens of an engine.
   void apply_to(EngineOptions& engine) const;
 };
 
@@ -42,7 +43,7 @@ CLI::Validator whole_number(Number least) {
 /// Adds --threads, --json and --device.
 void add_common(CLI::App& verb, CommonOptions& options);
 /// The same for verbs that run a model: --device takes cuda and cuda:N too where the program was built for
-/// them, and there is --gpu-memory.
+/// them, and there are --gpu-memory, --kv-sink and --kv-recent.
 void add_engine_common(CLI::App& verb, CommonOptions& options);
 
 /// "8G", "512M", "1073741824": bytes. Anything else is a UsageError that names `flag`.
