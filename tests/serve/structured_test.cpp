@@ -167,8 +167,8 @@ TEST(Structured, HostileArgumentsOfPastCallsAreText) {
     return Json::parse(prompt(arguments)->body)["count"].get<size_t>();
   };
   const size_t plain = count("{}");
-  EXPECT_EQ(count(R"({"a":1})"), plain + 6);     // {"a": 1}: an object, printed by the template
-  EXPECT_EQ(count(R"({"a":1)"), plain + 8);  // a text: quotes and backslashes come on top
+  EXPECT_EQ(count(R"({"a":1})"), plain + 6);  // {"a": 1}: an object, printed by the template
+  EXPECT_EQ(count(R"({"a":1)"), plain + 8);   // a text: quotes and backslashes come on top
   EXPECT_GT(count("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"), 200'000u);
   std::string keys = "{\"a\":0";
   for (int i = 0; i < 30'000; ++i) keys += fmt::format(",\"k{}\":1", i);
