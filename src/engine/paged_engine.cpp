@@ -21,13 +21,13 @@ struct PagedEngine::Origin {
 PagedEngine::PagedEngine(const ModelConfig& config, std::string_view where, KvPool kv, int64_t context,
                          int64_t chunk)
     : kv_(std::move(kv)), context_(context == 0 ? config.max_positions : context), chunk_(chunk) {
-  require(kv_.exact().sink <= context_ && kv_.exact().recent <= context_,
-          "--kv-sink {}, --kv-recent {}: beyond the context of {}", kv_.exact().sink, kv_.exact().recent,
-          context_);
   require(chunk_ > 0, "prefill chunk: {} is not positive", chunk_);
   require(context_ > 0 && context_ <= config.max_positions,
           "context: {} is not in [1, {}], the positions that {} was trained for", context_,
           config.max_positions, where);
+  require(kv_.exact().sink <= context_ && kv_.exact().recent <= context_,
+          "--kv-sink {}, --kv-recent {}: beyond the context of {}", kv_.exact().sink, kv_.exact().recent,
+          context_);
 }
 
 void PagedEngine::forward(std::span<const BatchItem> batch, const LogitsSink& sink) {
