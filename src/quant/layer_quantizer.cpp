@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "quant/input_statistics.h"
 #include "quant/layer_moments.h"
 #include "quant/layer_smoothing.h"
 #include "quant/policy.h"
@@ -37,46 +38,6 @@ torch::Tensor dequantized(const NibblePlanes& planes) {
     planes.dequantize_row(row, weight.data_ptr<float>() + row * planes.columns);
   return weight;
 }
-
-// x^T x of a sample, FP32, its upper triangle in blocks of kGramBlock columns (half the work); the rest is
-// zero.
-torch::Tensor upper_gram(const torch::Tensor& x) {
-  constexpr int64_t kGramBlock = 192;
-  const int64_t width = x.size(1);
-  torch::Tensor gram = torch::zeros({width, width}, torch::kFloat);
-  for (int64_t begin = 0; begin < width; begin += kGramBlock) {
-    const int64_t end = std::min(begin + kGramBlock, width);
-    torch::Tensor rows = gram.slice(0, begin, end).slice(1, begin, width);
-    torch::mm_out(rows, x.slice(1, begin, end).t(), x.slice(1, begin, width));
-  }
-  return gram;
-}
-
-// What one product's quantised inputs X and the outputs they should give leave behind: sums over tokens, FP32
-// within a sample, FP64 over samples.
-class InputStatistics {
- public:
-  /// upper_gram() of a sample's X.
-  void add(const torch::Tensor& gram, int64_t tokens) {
-    accumulate(hessian_, gram);
-    tokens_ += tokens;
-  }
-  /// Y^T X of another matrix Y [tokens, n].
-  void add_cross(const torch::Tensor& product) { accumulate(cross_, product); }
-
-  torch::Tensor hessian() const {
-    return (hessian_.triu() + hessian_.triu(1).t()) / static_cast<double>(tokens_);
-  }
-  torch::Tensor cross() const { return cross_ / static_cast<double>(tokens_); }
-
- private:
-  static void accumulate(torch::Tensor& sum, const torch::Tensor& part) {
-    if (!sum.defined()) sum = torch::zeros(part.sizes(), torch::kDouble);
-    sum += part;
-  }
-  torch::Tensor hessian_, cross_;
-  int64_t tokens_ = 0;
-};
 
 class LayerQuantizer {
  public:
