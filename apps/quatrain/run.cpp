@@ -134,8 +134,10 @@ class Interrupts {
   Interrupts() {
     struct sigaction action {};
     action.sa_handler = [](int) {
-      if (interrupted_ != 0) std::signal(SIGINT, SIG_DFL);
-      if (interrupted_ != 0) std::raise(SIGINT);
+      if (interrupted_ != 0) {
+        std::signal(SIGINT, SIG_DFL);
+        std::raise(SIGINT);
+      }
       interrupted_ = 1;
     };
     action.sa_flags = SA_RESTART;
