@@ -14,8 +14,20 @@ import pytest
 
 QUATRAIN = os.environ["QUATRAIN"]
 ARTIFACT = pathlib.Path(os.environ["QUATRAIN_ARTIFACT"])
-IDS = [int(x) for x in os.environ.get("QUATRAIN_IDS", "").split(",") if x] or [
-    (7 * i * i + 13 * i + 5) % 60 + 20 for i in range(48)]
+TEXT = ("The keeper of the lighthouse climbed the stairs every evening, trimmed the lamp and wrote in his book which "
+        "ships had passed, how the wind stood and whether the sea was calm or rough.")
+
+
+def ids_of_text():
+    """Of the model's own tokenizer; arbitrary ones where it has none."""
+    command = [QUATRAIN, "tokenize", ARTIFACT, "--text", TEXT, "--json"]
+    out = subprocess.run(command, capture_output=True)
+    if out.returncode != 0:
+        return [(7 * i * i + 13 * i + 5) % 60 + 20 for i in range(48)]
+    return json.loads(out.stdout)["ids"]
+
+
+IDS = ids_of_text()
 
 
 def convert(source, out, to, *flags):
