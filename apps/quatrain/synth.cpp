@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "model/inspect.h"
 #include "model/shape_file.h"
 #include "verb.h"
 #ifdef QUATRAIN_HAVE_TORCH
@@ -33,7 +34,7 @@ void add_synth(CLI::App& app) {
     CommonOptions common;
     SynthOptions synth;
     std::string shape, recipe, output;
-    bool bf16 = true;
+    bool bf16 = true, dry_run = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("synth", "Write a model of a given shape with random weights");
@@ -47,11 +48,23 @@ void add_synth(CLI::App& app) {
                    "an artifact by this recipe instead, without the 16-bit model")
       ->excludes(bf16);
   verb->add_option("--seed", options->synth.seed, "seed of the weights")->check(whole_number<uint64_t>(0));
-  verb->add_option("-o,--output", options->output, "the directory to write")->required();
+  CLI::Option* output = verb->add_option("-o,--output", options->output, "the directory to write");
+  verb->add_flag("--dry-run", options->dry_run,
+                 "print what `inspect` would of the 16-bit model; write nothing")
+      ->excludes(output);
   add_common(*verb, options->common);
   verb->callback([options] {
     options->synth.threads = options->common.threads;
     const ModelConfig config = find_shape(options->shape);
+    if (options->dry_run) {
+      const Json report = inspect_checkpoint(*synthetic_checkpoint(config, options->synth), options->shape);
+      if (options->common.json)
+        print_json(report);
+      else
+        fmt::print("{}", inspect_text(report));
+      return;
+    }
+    if (options->output.empty()) throw CLI::RequiredError("--output or --dry-run");
     if (options->recipe.empty()) {
       synthesize(config, options->output, options->synth);
     } else {

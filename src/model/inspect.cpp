@@ -238,8 +238,11 @@ Json inspect_model(const fs::path& model) {
     const ArtifactFile file(reader);
     return report(model, config, file, &file);
   }
-  const auto checkpoint = open_checkpoint(model);
-  return report(model, checkpoint->config(), PlainFile(*checkpoint), nullptr);
+  return inspect_checkpoint(*open_checkpoint(model), model.string());
+}
+
+Json inspect_checkpoint(const Checkpoint& checkpoint, const std::string& name) {
+  return report(name, checkpoint.config(), PlainFile(checkpoint), nullptr);
 }
 
 std::string inspect_text(const Json& report) {

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "model/checkpoint.h"
 
 namespace quatrain {
 
@@ -14,6 +15,9 @@ namespace quatrain {
 /// bits_per_weight over linears, embedding and head; effective_bits.weights over the linears alone, scales
 /// and residual indices included; activations and kv with their scales and zeros.
 Json inspect_model(const fs::path& model);
+
+/// The same of an open 16-bit checkpoint, called `name` in the report.
+Json inspect_checkpoint(const Checkpoint& checkpoint, const std::string& name);
 
 /// The same for people.
 std::string inspect_text(const Json& report);

@@ -77,6 +77,19 @@ TEST(Usage, FilesThatAreNoModelsEndWithOne) {
   EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
+// A published shape is told without writing it; without a place to write that is the only thing to do.
+TEST(Usage, ADryRunPrintsTheShape) {
+  const ProgramEnd told = run_program({"synth", "--shape", "llama3-8b", "--dry-run", "--json"});
+  EXPECT_EQ(told.code, 0) << told.err;
+  const Json report = Json::parse(told.out);
+  EXPECT_EQ(report["parameters"], 8'030'261'248);
+  EXPECT_EQ(report["bytes"], 16'060'522'496);
+  EXPECT_EQ(report["layers"].size(), 32u);
+  const ProgramEnd nowhere = run_program({"synth", "--shape", "llama3-8b"});
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_NE(nowhere.err.find("--dry-run"), std::string::npos) << nowhere.err;
+}
+
 class TinyModel : public testing::Test {
  protected:
   void SetUp() override {
