@@ -76,6 +76,10 @@ void add_serve(CLI::App& app) {
       ->envname("QUATRAIN_API_KEY");
   verb->add_option("--cors", http.cors_origin,
                    "an origin (or *) whose pages may call the API (default: none)");
+  verb->add_option(
+      "--allowed-host", http.allowed_hosts,
+      "a name (or *) that requests may call the server by, besides addresses, localhost and --host; "
+      "with --api-key any");
   verb->add_option("--connections", http.connections, "requests served at the same time")
       ->check(CLI::Range(1, 900))
       ->capture_default_str();

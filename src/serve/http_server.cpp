@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "serve/api_error.h"
+#include "serve/host_name.h"
 #include "serve/request_fields.h"
 
 namespace quatrain {
@@ -164,6 +165,7 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
 
 HttpServer::HandlerResponse HttpServer::check(const Request& request, Response& response) {
   try {
+    check_host(request);
     check_origin(request, response);
     if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
       response.status = 204;
@@ -178,6 +180,19 @@ HttpServer::HandlerResponse HttpServer::check(const Request& request, Response& 
     Connection::current()->close_after_response();  // the body was not read
     return HandlerResponse::Handled;
   }
+}
+
+// A page whose name was made to point here looks to the browser like one of this server's own, and its Origin
+// equals its Host; what gives it away is the name. It does not know the key, where there is one.
+void HttpServer::check_host(const Request& request) const {
+  if (!options_.api_key.empty() || !request.has_header("Host")) return;
+  const std::string host = request.get_header_value("Host");
+  if (is_own_host(host, options_.host, options_.allowed_hosts)) return;
+  throw ApiError(
+      403, "invalid_request_error", "host_not_allowed",
+      fmt::format("this server does not answer to the name \"{:.255}\"; start it with --allowed-host NAME "
+                  "or --api-key KEY",
+                  host));
 }
 
 // A page of another site must not use a server that only this machine should reach.

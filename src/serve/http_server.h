@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/json.h"
 #include "serve/connection.h"
@@ -17,10 +18,11 @@ namespace quatrain {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;            // 0: any free one
-  std::string api_key;        // empty: none is asked for
-  std::string cors_origin;    // of pages on other sites that may call the API: an origin or "*"; empty: none
-  int64_t connections = 256;  // requests that are served at the same time
+  int port = 8080;          // 0: any free one
+  std::string api_key;      // empty: none is asked for
+  std::string cors_origin;  // of pages on other sites that may call the API: an origin or "*"; empty: none
+  std::vector<std::string> allowed_hosts;  // names besides host, localhost and addresses; "*": any
+  int64_t connections = 256;               // requests that are served at the same time
   ConnectionLimits limits;
 };
 
@@ -51,6 +53,7 @@ class HttpServer : private httplib::Server {
  private:
   bool process_and_close_socket(socket_t socket) override;
   HandlerResponse check(const Request& request, Response& response);
+  void check_host(const Request& request) const;
   void check_origin(const Request& request, Response& response) const;
   void check_key(const Request& request) const;
   static void check_body(const Request& request, size_t limit);

@@ -98,7 +98,7 @@ TEST(Clients, SlowRequestsAreCutOff) {
   const TestServer server(options);
   RawClient silent(server.port()), half_header(server.port()), half_body(server.port());
   half_header.send("POST /v1/completions HTTP/1.1\r\nHost");
-  half_body.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
+  half_body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
   EXPECT_EQ(silent.receive(), "");
   EXPECT_TRUE(silent.closed());
   half_header.receive();
@@ -129,7 +129,7 @@ TEST(Clients, IdleConnectionsMakeRoom) {
   std::vector<std::unique_ptr<RawClient>> idle;
   for (int i = 0; i < 30; ++i) {
     idle.push_back(std::make_unique<RawClient>(server.port()));
-    idle.back()->send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    idle.back()->send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
   for (const auto& client : idle) EXPECT_NE(client->receive("}").find("\"ok\""), std::string::npos);
   EXPECT_EQ(server.client().Get("/health")->status, 200);

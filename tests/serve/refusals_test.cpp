@@ -1,6 +1,7 @@
 // What is wrong with a request is told in OpenAI's shape, and harms nobody else.
 #include <gtest/gtest.h>
 
+#include "serve/host_name.h"
 #include "test_server.h"
 
 namespace quatrain {
@@ -137,11 +138,12 @@ TEST(Refusals, HugeBodies) {
   expect_error(server.post("/v1/completions", "{\"prompt\":\"" + std::string(2000000, 'x') + "\"}"), 413);
 
   RawClient lying(server.port());  // says that it is huge and sends nothing
-  lying.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n");
+  lying.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n");
   EXPECT_NE(lying.receive().find(" 413 "), std::string::npos);
 
   RawClient chunked(server.port());
-  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
   const std::string chunk = "1000\r\n" + std::string(4096, 'x') + "\r\n";
   for (int i = 0; i < 100 && chunked.send(chunk); ++i) {
   }
@@ -157,7 +159,7 @@ TEST(Refusals, Transfers) {
     const std::string answer = client.receive("}}");
     return answer.size() > 12 ? answer.substr(9, 3) : answer;
   };
-  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
   EXPECT_EQ(status(post + "\r\n"), "411");
   EXPECT_EQ(status(post + "Content-Length: 5x\r\n\r\nhello"), "400");
   EXPECT_EQ(status(post + "Content-Length: -5\r\n\r\nhello"), "400");
@@ -208,6 +210,35 @@ TEST(Refusals, Keys) {
   EXPECT_FALSE(equal_in_constant_time("abcabc", "abc"));
   EXPECT_FALSE(equal_in_constant_time("abc", ""));
   EXPECT_FALSE(equal_in_constant_time("", "abc"));
+}
+
+TEST(Refusals, NamesThatAreNotItsOwn) {
+  EXPECT_TRUE(is_own_host("127.0.0.1:8080", "127.0.0.1", {}));
+  EXPECT_TRUE(is_own_host("192.168.1.7", "0.0.0.0", {}));
+  EXPECT_TRUE(is_own_host("[::1]:8080", "127.0.0.1", {}));
+  EXPECT_TRUE(is_own_host("LocalHost:1", "127.0.0.1", {}));
+  EXPECT_TRUE(is_own_host("app.localhost", "127.0.0.1", {}));
+  EXPECT_TRUE(is_own_host("box.lan:8080", "box.lan", {}));
+  EXPECT_TRUE(is_own_host("Models.Example.:443", "0.0.0.0", {"models.example"}));
+  EXPECT_TRUE(is_own_host("anything", "0.0.0.0", {"*"}));
+  for (const char* name :
+       {"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example",
+        "evillocalhost", "127.1", "0x7f000001", "1.2.3.4:5:6", "[]", "[", ":", "", "models.example.evil"})
+    EXPECT_FALSE(is_own_host(name, "127.0.0.1", {"models.example"})) << name;
+
+  // The page of a name that was made to point here: Origin and Host agree.
+  const std::string body = Json({{"prompt", "x"}, {"max_tokens", 1}}).dump();
+  const httplib::Headers rebound = {{"Host", "evil.example:8080"}, {"Origin", "http://evil.example:8080"}};
+  expect_error(TestServer().client().Post("/v1/completions", rebound, body, "application/json"), 403);
+  expect_error(TestServer().client().Get("/metrics", {{"Host", "evil.example"}}), 403);
+  TestServerOptions options;
+  options.http.allowed_hosts = {"models.example", "evil.example"};
+  EXPECT_EQ(TestServer(options).client().Post("/v1/completions", rebound, body, "application/json")->status,
+            200);
+  TestServerOptions locked;
+  locked.http.api_key = "secret";
+  expect_error(TestServer(locked).client().Post("/v1/completions", rebound, body, "application/json"), 401);
+  EXPECT_EQ(TestServer(locked).client().Get("/health", {{"Host", "models.example"}})->status, 200);
 }
 
 TEST(Refusals, OtherOrigins) {
