@@ -136,6 +136,7 @@ def test_two_threads_get_what_one_gets(real):
 
 
 def test_keyboard_interrupt(real):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
     timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
