@@ -1,6 +1,7 @@
 """Clients of other authors against the server. Run by scripts/test-clients (pytest)."""
 import asyncio
 import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -9,9 +10,11 @@ import subprocess
 
 import httpx
 import jsonschema
+import lm_eval
 import openai
 import pydantic
 import pytest
+from lm_eval.tasks import TaskManager
 
 from server_process import Server
 
@@ -251,10 +254,12 @@ def task_folder(tmp_path_factory):
         pytest.skip("no shared data")
     folder = tmp_path_factory.mktemp("tasks")
 
-    def first_items(name):
-        with gzip.open(SHARED / f"data/qa/{name}.jsonl.gz", "rt") as lines:
-            (folder / f"{name}.jsonl").write_text("".join(next(lines) for _ in range(ITEMS)))
-        return (f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder / name}.jsonl\n"
+    def first_items(name, subject=None):
+        with gzip.open(SHARED / f"data/qa/{name}.jsonl.gz", "rt") as lines, \
+             gzip.open(folder / f"{name}.jsonl.gz", "wt") as chosen:
+            rows = (line for line in lines if subject is None or json.loads(line)["subject"] == subject)
+            chosen.writelines(itertools.islice(rows, ITEMS))
+        return (f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder / name}.jsonl.gz\n"
                 "test_split: test\n")
 
     data = first_items("arc_easy")
@@ -274,16 +279,30 @@ def task_folder(tmp_path_factory):
         "task: local_cloze\n" + first_items("lambada_openai") + "output_type: loglikelihood\n"
         "doc_to_text: \"{{context}}\"\ndoc_to_target: \"{{' ' + continuation}}\"\n"
         "metric_list:\n  - metric: perplexity\n  - metric: acc\n")
+
+    # The harness's own files, but for where the questions come from.
+    tasks = pathlib.Path(lm_eval.__file__).parent / "tasks"
+    for name in ("mmlu_test", "mmlu_dev"):
+        first_items(name, "abstract_algebra")
+    for shots in (0, 5):
+        (folder / f"mmlu{shots}.yaml").write_text(
+            f"include: {tasks}/mmlu/default/mmlu_abstract_algebra.yaml\ntask: local_mmlu{shots}\n"
+            f"dataset_path: json\ndataset_name: null\ndataset_kwargs:\n  data_files:\n"
+            f"    test: {folder}/mmlu_test.jsonl.gz\n    dev: {folder}/mmlu_dev.jsonl.gz\nnum_fewshot: {shots}\n")
+    first_items("gsm8k_test")
+    (folder / "gsm8k.yaml").write_text(
+        f"include: {tasks}/gsm8k/gsm8k.yaml\ntask: local_gsm8k\ndataset_path: json\ndataset_name: null\n"
+        f"dataset_kwargs:\n  data_files:\n    test: {folder}/gsm8k_test.jsonl.gz\n"
+        "training_split: null\nfewshot_split: test\nfewshot_config:\n  sampler: first_n\n")
     return folder
 
 
-def run_task(server, folder, task, model, path):
-    import lm_eval
-    from lm_eval.tasks import TaskManager
+def run_task(server, folder, task, model, path, limit=None):
     result = lm_eval.simple_evaluate(
         model=model, model_args=f"model=model,base_url={server.url}{path},num_concurrent=4", tasks=[task],
         task_manager=TaskManager(include_path=str(folder), include_defaults=False),
-        apply_chat_template=model == "local-chat-completions", bootstrap_iters=0)
+        apply_chat_template=model == "local-chat-completions", bootstrap_iters=0,
+        limit=limit)
     return result["results"][task], result["samples"][task]
 
 
@@ -313,11 +332,11 @@ def test_lm_eval_chat(server, task_folder):
 
 # The evaluator in the program and lm-eval over the server: the same items, the same figures.
 
-def evaluated(task, folder):
+def evaluated(task, folder, limit=ITEMS, *options):
     samples = folder / f"{task}.samples"
     answer = subprocess.run(
-        [os.environ["QUATRAIN"], "eval", os.environ["QUATRAIN_MODEL"], "--task", task, "--data", SHARED / "data/qa",
-         "--limit", str(ITEMS), "--samples", samples, "--json"], check=True, capture_output=True).stdout
+        [os.environ["QUATRAIN"], "eval", os.environ["QUATRAIN_MODEL"], "--task", task, "--data", folder,
+         "--limit", str(limit), "--samples", samples, "--json", *options], check=True, stdout=subprocess.PIPE).stdout
     return json.loads(answer)["results"][0], [json.loads(line) for line in samples.read_text().splitlines()]
 
 
@@ -341,3 +360,26 @@ def test_evaluator_agrees_on_last_words(server, task_folder):
         assert mine["greedy"] == (str(greedy) == "True")
     assert result["acc"] == pytest.approx(scores["acc,none"])
     assert result["perplexity"] == pytest.approx(scores["perplexity,none"], rel=1e-4)
+
+
+@pytest.mark.parametrize("shots", [0, 5])
+def test_evaluator_agrees_on_letters(server, task_folder, shots):
+    scores, theirs = run_task(server, task_folder, f"local_mmlu{shots}", "local-completions", "/v1/completions")
+    result, ours = evaluated("mmlu", task_folder, ITEMS, "--fewshot", str(shots))
+    assert len(ours) == len(theirs) == ITEMS
+    for mine, other in zip(ours, sorted(theirs, key=lambda sample: sample["doc_id"])):
+        assert mine["gold"] == other["doc"]["answer"]
+        assert mine["logprobs"] == pytest.approx([float(pair[0]) for pair in other["filtered_resps"]], abs=1e-4)
+    assert result["acc"] == pytest.approx(scores["acc,none"])
+
+
+def test_evaluator_agrees_on_written_answers(server, task_folder):
+    items = min(ITEMS, 6)
+    scores, theirs = run_task(server, task_folder, "local_gsm8k", "local-completions", "/v1/completions", items)
+    result, ours = evaluated("gsm8k", task_folder, items)
+    theirs = sorted((sample for sample in theirs if sample["filter"] == "strict-match"),
+                    key=lambda sample: sample["doc_id"])
+    assert [mine["text"] for mine in ours] == [sample["resps"][0][0] for sample in theirs]
+    assert any(mine["text"] for mine in ours)
+    for ours_name, theirs_name in (("strict", "strict-match"), ("flexible", "flexible-extract")):
+        assert result[f"exact_match_{ours_name}"] == pytest.approx(scores[f"exact_match,{theirs_name}"])

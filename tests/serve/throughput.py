@@ -19,14 +19,14 @@ TOKENS = 64
 
 
 @contextlib.contextmanager
-def llama_cpp(model, slots):
+def llama_cpp(model, slots, threads):
     """llama.cpp's own server, from PyPI's xllamacpp."""
     import xllamacpp
     options = xllamacpp.CommonParams()
     options.model.path = model
     options.n_parallel, options.n_ctx = slots, slots * 512
     options.n_gpu_layers, options.verbosity = 0, -1
-    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = len(os.sched_getaffinity(0))
+    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(options)  # listens as long as it lives
     yield server.listening_address
 
@@ -51,7 +51,10 @@ async def measure(url, clients, seed):
 
 def main():
     peer_model, rounds = sys.argv[1], int(sys.argv[2])
-    with llama_cpp(peer_model, 16) as peer, Server("--context", "512") as ours:
+    threads = int(sys.argv[3]) or len(os.sched_getaffinity(0))
+    print(f"{threads} threads each, load average {os.getloadavg()[0]:.1f}", flush=True)
+    with (llama_cpp(peer_model, 16, threads) as peer,
+          Server("--context", "512", "--threads", str(threads)) as ours):
         for clients in (1, 4, 16):
             pairs = []
             for turn in range(rounds + 1):
