@@ -1,7 +1,9 @@
 // quatrain eval: perplexity of models under a named protocol, and their scores in question answering.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "eval/perplexity.h"
@@ -19,7 +21,8 @@ struct EvalOptions {
   std::vector<std::string> protocols;
   std::string text = "wikitext2-test";
   int64_t windows = 0;
-  ScorerOptions scorer;
+  std::vector<std::string> engines = {"native"};
+  EngineOptions native;
   std::vector<std::string> tasks;
   std::string data, samples;
   TaskOptions task_options;
@@ -31,16 +34,33 @@ size_t widest(const std::vector<std::string>& names) {
   return width;
 }
 
+// Of each result over the first one of its protocol; nothing for that one itself.
+std::vector<std::optional<PerplexityRatio>> ratios_of(const std::vector<PerplexityResult>& results) {
+  std::vector<std::optional<PerplexityRatio>> ratios(results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    size_t first = 0;
+    while (results[first].protocol != results[i].protocol) ++first;
+    if (first < i) ratios[i] = perplexity_ratio(results[i], results[first]);
+  }
+  return ratios;
+}
+
 void print_perplexities(const EvalOptions& options, const Corpus& corpus,
                         const std::vector<PerplexityResult>& results) {
   const size_t width = widest(options.models);
   fmt::print("text {}, sha256 {}\n", corpus.name, corpus.sha256);
-  fmt::print("{:{}}  {:22} {:>11} {:>9} {:>8} {:>9} {:>10} {:>7}\n", "model", width, "protocol", "perplexity",
-             "+-", "windows", "scored", "engine", "tok/s");
-  for (const PerplexityResult& result : results)
-    fmt::print("{:{}}  {:22} {:>11.4f} {:>9.4f} {:>8} {:>9} {:>10} {:>7.0f}\n", result.model, width,
+  const auto ratios = ratios_of(results);
+  const bool several = std::any_of(ratios.begin(), ratios.end(), [](const auto& r) { return r.has_value(); });
+  fmt::print("{:{}}  {:22} {:>11} {:>9} {:>8} {:>9} {:>10} {:>7}{}\n", "model", width, "protocol",
+             "perplexity", "+-", "windows", "scored", "engine", "tok/s", several ? "  over the first" : "");
+  for (size_t i = 0; i < results.size(); ++i) {
+    const PerplexityResult& result = results[i];
+    fmt::print("{:{}}  {:22} {:>11.4f} {:>9.4f} {:>8} {:>9} {:>10} {:>7.0f}", result.model, width,
                result.protocol, result.value, result.error, result.windows, result.tokens, result.engine,
                static_cast<double>(result.windows * result.window) / result.seconds);
+    if (ratios[i]) fmt::print("  {:.4f} +- {:.4f}", ratios[i]->value, ratios[i]->error);
+    fmt::print("\n");
+  }
 }
 
 void print_tasks(const EvalOptions& options, const std::vector<TaskResult>& results) {
@@ -74,30 +94,38 @@ void evaluate(EvalOptions options) {
   std::vector<Task> tasks;
   for (const std::string& name : options.tasks) tasks.push_back(find_task(name));
   if (!tasks.empty()) {
-    if (options.scorer.engine != "native") fail_usage("--task: tasks run in the native engine only");
+    if (options.engines != std::vector<std::string>{"native"})
+      fail_usage("--task: tasks run in the native engine only");
     options.task_options.data = task_data_directory(options.data);
   }
-  options.common.apply_to(options.scorer.native);
+  options.common.apply_to(options.native);
   Corpus corpus;
   if (!protocols.empty()) corpus = load_corpus(options.text);
   std::vector<PerplexityResult> results;
   std::vector<TaskResult> task_results;
   for (const std::string& model : options.models) {
     const auto tokenizer = load_model_tokenizer(model);
-    const auto scorer = make_scorer(model, options.scorer);
-    for (const Protocol& protocol : protocols) {
-      results.push_back(perplexity(*scorer, *tokenizer, corpus, protocol, options.windows));
-      results.back().model = model;
-    }
-    for (const Task& task : tasks) {
-      task_results.push_back(run_task(*scorer->native(), *tokenizer, task, options.task_options));
-      task_results.back().model = model;
+    for (const std::string& engine : options.engines) {
+      const auto scorer = make_scorer(model, {engine, options.native});
+      for (const Protocol& protocol : protocols) {
+        results.push_back(perplexity(*scorer, *tokenizer, corpus, protocol, options.windows));
+        results.back().model = model;
+      }
+      for (const Task& task : tasks) {
+        task_results.push_back(run_task(*scorer->native(), *tokenizer, task, options.task_options));
+        task_results.back().model = model;
+      }
     }
   }
   if (!options.samples.empty()) write_file(options.samples, sample_lines(task_results));
   if (options.common.json) {
     Json list = Json::array();
-    for (const PerplexityResult& result : results) list.push_back(result.to_json());
+    const auto ratios = ratios_of(results);
+    for (size_t i = 0; i < results.size(); ++i) {
+      Json entry = results[i].to_json();
+      if (ratios[i]) entry["over_first"] = {{"value", ratios[i]->value}, {"stderr", ratios[i]->error}};
+      list.push_back(std::move(entry));
+    }
     for (const TaskResult& result : task_results) list.push_back(result.to_json());
     print_json({{"results", list}});
     return;
@@ -124,8 +152,10 @@ void add_eval(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--windows", options->windows, "the first N windows only (default: all)")
       ->check(whole_number<int64_t>(1));
-  verb->add_option("--engine", options->scorer.engine, "native, or reference (fake quantisation in libtorch)")
+  verb->add_option("--engine", options->engines,
+                   "native, or reference (fake quantisation in libtorch); both with a comma")
       ->check(CLI::IsMember({"native", "reference"}))
+      ->delimiter(',')
       ->capture_default_str();
   std::string names;
   for (const Task& task : tasks()) names += (names.empty() ? "" : ", ") + task.name;

@@ -96,6 +96,20 @@ std::vector<ScoredWindow> page_windows(const Protocol& protocol, const Tokenizer
   return windows;
 }
 
+struct Mean {
+  double value, error;  // and its standard error
+};
+
+Mean mean_of(double sum, double sum_squares, double count) {
+  const double mean = sum / count;
+  return {mean, std::sqrt(std::max(0.0, sum_squares / count - mean * mean) / std::max(1.0, count - 1))};
+}
+
+// Tokens a word, where the protocol counts words.
+double tokens_per_unit(const PerplexityResult& result) {
+  return result.words > 0 ? static_cast<double>(result.tokens) / static_cast<double>(result.words) : 1;
+}
+
 }  // namespace
 
 Protocol Protocol::parse(std::string_view text) {
@@ -171,21 +185,34 @@ PerplexityResult perplexity(Scorer& scorer, const Tokenizer& tokenizer, const Co
       sum += loss;
       sum_squares += loss * loss;
       ++result.tokens;
+      result.targets.push_back(target);
+      result.losses.push_back(static_cast<float>(loss));
     });
     ++result.windows;
     progress.update(result.windows,
                     fmt::format("{:.4f} so far", std::exp(sum / static_cast<double>(result.tokens))));
   }
-  const auto count = static_cast<double>(result.tokens);
-  const double mean = sum / count;
-  const double deviation =
-      std::sqrt(std::max(0.0, sum_squares / count - mean * mean) / std::max(1.0, count - 1));
-  const double per_unit =
-      protocol.kind == Protocol::Kind::WordPpl ? count / static_cast<double>(result.words) : 1;
-  result.value = std::exp(mean * per_unit);
-  result.error = result.value * deviation * per_unit;
+  const Mean mean = mean_of(sum, sum_squares, static_cast<double>(result.tokens));
+  const double per_unit = tokens_per_unit(result);
+  result.value = std::exp(mean.value * per_unit);
+  result.error = result.value * mean.error * per_unit;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
+}
+
+std::optional<PerplexityRatio> perplexity_ratio(const PerplexityResult& result,
+                                                const PerplexityResult& base) {
+  if (result.protocol != base.protocol || result.targets != base.targets || result.targets.empty()) return {};
+  double sum = 0, sum_squares = 0;
+  for (size_t i = 0; i < result.losses.size(); ++i) {
+    const double difference = double{result.losses[i]} - double{base.losses[i]};
+    sum += difference;
+    sum_squares += difference * difference;
+  }
+  const Mean mean = mean_of(sum, sum_squares, static_cast<double>(result.tokens));
+  const double per_unit = tokens_per_unit(result);
+  const double value = std::exp(mean.value * per_unit);
+  return PerplexityRatio{value, value * mean.error * per_unit};
 }
 
 Json PerplexityResult::to_json() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,9 +42,21 @@ struct PerplexityResult {
   int64_t words = 0;  // word-ppl only
   std::string text, text_sha256, engine;
   double seconds = 0;
+  std::vector<int32_t> targets;  // of every scored token
+  std::vector<float> losses;     // its negative log-likelihood
 
   Json to_json() const;
 };
+
+/// How two models, or two engines, differ on the same tokens. What makes a text hard or easy is common to
+/// both and cancels, so that the error is far below that of either perplexity.
+struct PerplexityRatio {
+  double value = 1;  // exp(mean difference of the losses)
+  double error = 0;  // standard error of `value`, from the spread of the tokens' differences
+};
+
+/// `result` over `base`; nothing where protocol or scored tokens differ.
+std::optional<PerplexityRatio> perplexity_ratio(const PerplexityResult& result, const PerplexityResult& base);
 
 /// One stretch of ids that is run from an empty context; logits at [first, ids.size() - 1) are scored against
 /// the ids that follow them.

@@ -116,6 +116,34 @@ TEST(Perplexity, JoinedRowsAreSeparatedByBlankLines) {
   EXPECT_EQ(tokens, static_cast<int64_t>(std::string("one\n\n\n\n\ntwo\n").size()));
 }
 
+TEST(Perplexity, RatiosArePairedTokenByToken) {
+  PerplexityResult base;
+  base.protocol = "token-ppl@4";
+  base.tokens = 4;
+  base.targets = {1, 2, 3, 4};
+  base.losses = {1, 9, 2, 0};  // far apart: each figure's own error is large
+  PerplexityResult other = base;
+  other.losses = {1.25f, 9.25f, 2.25f, 0.25f};
+  const auto even = perplexity_ratio(other, base);
+  ASSERT_TRUE(even.has_value());
+  EXPECT_NEAR(even->value, std::exp(0.25), 1e-9);
+  EXPECT_NEAR(even->error, 0, 1e-9);
+  other.losses = {1.5f, 9.5f, 2, 0};  // differences 1/2, 1/2, 0, 0: mean 1/4, deviation 1/4
+  const auto uneven = perplexity_ratio(other, base);
+  EXPECT_NEAR(uneven->error, std::exp(0.25) * 0.25 / std::sqrt(3.0), 1e-9);
+  other.words = base.words = 2;  // two tokens a word
+  EXPECT_NEAR(perplexity_ratio(other, base)->value, std::exp(0.5), 1e-9);
+  other.targets[3] = 5;
+  EXPECT_FALSE(perplexity_ratio(other, base).has_value());
+
+  AlphabetScorer scorer;
+  const auto result =
+      perplexity(scorer, ByteTokenizer(false), alphabet(100), Protocol::parse("token-ppl@32"), 0);
+  ASSERT_EQ(result.losses.size(), static_cast<size_t>(result.tokens));
+  EXPECT_EQ(result.targets[0], 'b');
+  EXPECT_NEAR(result.losses[0], std::log(2.0), 1e-6);
+}
+
 TEST(Perplexity, ShortTextsAndWindowsPastTheContextAreErrors) {
   AlphabetScorer scorer;
   EXPECT_THROW(perplexity(scorer, ByteTokenizer(false), alphabet(10), Protocol::parse("token-ppl@32"), 0),
