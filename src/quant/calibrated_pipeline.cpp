@@ -12,17 +12,17 @@
 #include "base/sha256.h"
 #include "base/thread_pool.h"
 #include "checkpoint/artifact.h"
-#include "model/text_files.h"
 #include "quant/calibration.h"
+#include "quant/finish.h"
 #include "quant/journal.h"
 #include "quant/layer_quantizer.h"
 #include "quant/layer_record.h"
 #include "quant/math_threads.h"
+#include "quant/planner/plan.h"
 #include "quant/policy.h"
-#include "quant/report_times.h"
 #include "quant/stopwatch.h"
+#include "quant/transforms/kept_rotation.h"
 #include "quant/transforms/merged_source.h"
-#include "quant/transforms/stream_rotation.h"
 #include "quant/weights/rtn.h"
 
 namespace quatrain {
@@ -51,7 +51,8 @@ class CalibratedQuantizer {
  public:
   CalibratedQuantizer(std::shared_ptr<const Checkpoint> checkpoint, const Recipe& recipe,
                       const fs::path& output, const QuantizeOptions& options)
-      : recipe_(recipe),
+      : asked_(recipe),
+        recipe_(planned(recipe)),
         output_(output),
         options_(options),
         checkpoint_(std::move(checkpoint)),
@@ -63,12 +64,9 @@ class CalibratedQuantizer {
     const c10::InferenceMode inference;
     const ModelConfig& original = checkpoint_->config();
     const std::string where = checkpoint_->path().string();
-    require(original.moe.experts == 0,
-            "{}: recipe {}: transforms and calibrated weights need a dense model ({} is none); use an rtn "
-            "recipe without transforms",
-            where, recipe_.name, original.architecture);
+    check_experts(original, where);
     check_sandwich(original, where);
-    if (recipe_.calibrated()) read_samples();
+    if (asked_.calibrated()) read_samples();
     check_memory(original);
     ArtifactWriter writer(output_);
     Journal journal(output_, identity(), options_.resume);
@@ -84,10 +82,18 @@ class CalibratedQuantizer {
     for (const std::string& note : plan_.notes) log_info("{}", note);
 
     CalibrationStreams streams{{}, {}, SampleWork(pool_, scratch_)};
-    embed(writer, streams, finished == 0);
+    embed(writer, streams, finished == 0 && recipe_.calibrated());
     if (!start) {
-      if (recipe_.residual.scope == "global") choose_blocks(streams.exact);
+      if (asked_.plan.asked())
+        make_plan();
+      else if (recipe_.residual.scope == "global")
+        choose_blocks(streams.exact);
       write_start(journal, rotation);
+    }
+    for (const std::string& linear : choice_.inputs8) {
+      LinearPolicy policy = plan_.config.linear(linear);
+      policy.activation.bits = 8;
+      plan_.config.linears[linear] = policy;
     }
     for (int64_t index = 0; index < finished; ++index)
       add_layer(writer, read_layer(*journal.find(Journal::layer_name(index))), index, {});
@@ -99,7 +105,7 @@ class CalibratedQuantizer {
     for (int64_t index = finished; index < config.layers; ++index) {
       const Stopwatch watch;
       const QuantizedLayer layer = quantize_layer(DecoderLayer(*source_, index), config, recipe_,
-                                                  plan_.config, streams, pool_, chosen_);
+                                                  plan_.config, streams, pool_, choice_.blocks);
       if (index + 1 < config.layers) write_streams(journal, streams, index);
       write_layer(journal, Journal::layer_name(index), layer);
       journal.erase(streams_name(index - 1));  // the layer's own are durable
@@ -111,20 +117,25 @@ class CalibratedQuantizer {
     add_plain(writer, "model.norm.weight", "F32");
     if (!plan_.config.lm_head_tied)
       add_matrix(writer, kHeadName, source_->head().weight, plan_.config.lm_head_bits);
-    const std::string summary =
-        fmt::format("quantised {} of {} linear layers", linears_ + (plan_.config.lm_head_bits != 16 ? 1 : 0),
-                    linears_ + 1);
-    log_info("{}", summary);
-    write_text_files(checkpoint_->path(), config, writer.staging());
-    ModelConfig written = config;
-    written.tied_embeddings = plan_.config.lm_head_tied;
-    const Json report = make_report(summary);
-    writer.finish(written.to_json(), plan_.config, recipe_.to_toml(), without_times(report));
+    const Json report =
+        finish_artifact(writer, *checkpoint_, config, plan_.config, asked_, linears_, make_report());
     journal.remove();
     return report;
   }
 
  private:
+  // Statistics of inputs are kept by site, not by expert.
+  void check_experts(const ModelConfig& config, const std::string& where) const {
+    if (config.moe.experts == 0) return;
+    const auto needs = [&](bool legal, const char* what) {
+      require(legal, "{}: recipe {}: {} is not supported for a mixture of experts ({})", where, recipe_.name,
+              what, config.architecture);
+    };
+    needs(!recipe_.transform.smooths(), "\"smooth\" in [transform]");
+    needs(!recipe_.residual.sort, "residual.sort");
+    needs(!recipe_.watches_inputs(), "residual.score = \"delta-hessian\"");
+  }
+
   // A norm behind a linear commutes neither with a change of basis of the stream nor with a correction of it.
   void check_sandwich(const ModelConfig& config, const std::string& where) const {
     if (!config.sandwich_norms) return;
@@ -141,7 +152,9 @@ class CalibratedQuantizer {
   }
 
   void read_samples() {
-    samples_ = options_.samples.empty() ? load_calibration(recipe_, checkpoint_->path())
+    Recipe text = asked_;
+    if (!asked_.unplanned().calibrated()) text.calibration.samples = asked_.plan.samples;
+    samples_ = options_.samples.empty() ? load_calibration(text, checkpoint_->path())
                                         : CalibrationSamples{options_.samples, "given tokens", "", 0};
     const int64_t vocabulary = checkpoint_->config().vocabulary;
     for (const std::vector<int32_t>& ids : samples_.ids)
@@ -150,21 +163,25 @@ class CalibratedQuantizer {
                 checkpoint_->path().string(), id, vocabulary);
   }
 
-  // What decides the result.
-  Json identity() const {
+  std::string tokens_hash() const {
     Sha256 tokens;
     for (const std::vector<int32_t>& ids : samples_.ids) {
       const auto length = static_cast<uint64_t>(ids.size());
       tokens.update(&length, sizeof length);
       tokens.update(ids.data(), ids.size() * sizeof(int32_t));
     }
+    return tokens.hex();
+  }
+
+  // What decides the result.
+  Json identity() const {
     return {{"version", kJournalVersion},
             {"model", checkpoint_->path().filename().string()},
             {"fingerprint of the model", checkpoint_->fingerprint()},
-            {"recipe", recipe_.to_toml()},
+            {"recipe", asked_.to_toml()},
             {"calibration text", samples_.text},
             {"number of samples", samples_.ids.size()},
-            {"sha256 of the samples' tokens", tokens.hex()}};
+            {"sha256 of the samples' tokens", tokens_hash()}};
   }
 
   // Whatever the number of samples: the temporaries of one sample a thread, the Hessians of the widest input
@@ -177,15 +194,19 @@ class CalibratedQuantizer {
       longest = std::max<uint64_t>(longest, ids.size());
     }
     const auto wide = [](int64_t value) { return static_cast<uint64_t>(value); };
-    const uint64_t hidden = wide(config.hidden), inner = wide(config.intermediate),
+    const auto experts = std::max<uint64_t>(1, wide(config.moe.experts));
+    const uint64_t hidden = wide(config.hidden),
+                   inner = std::max(wide(config.intermediate), wide(config.moe.intermediate)),
                    queries = wide(config.query_width()), input = std::max({hidden, inner, queries});
     const uint64_t sample = 4 * (longest * (4 * inner + 8 * hidden + 4 * queries) + 2 * input * input);
     const uint64_t resident = (config.sandwich_norms ? 7 : 5) * SampleWork::kResident;
-    const uint64_t layer = 12 * (3 * inner * hidden + 2 * hidden * (queries + hidden)) +
+    const uint64_t layer = 12 * (experts * 3 * inner * hidden + 2 * hidden * (queries + hidden)) +
                            (recipe_.follows_stream() ? 64 * input * input : 0);
+    const uint64_t planning = asked_.plan.asked() ? 16 * experts * 3 * inner * hidden : 0;
     const uint64_t matrix = 12 * wide(config.vocabulary) * hidden;
-    predicted_ = kProgramBytes +
-                 std::max(wide(pool_.threads()) * sample + (tokens > 0 ? resident : 0) + layer, matrix);
+    predicted_ =
+        kProgramBytes +
+        std::max(wide(pool_.threads()) * sample + (tokens > 0 ? resident : 0) + layer + planning, matrix);
     log_info("predicted peak memory {:.0f} MiB, beside the source's mapped pages",
              static_cast<double>(predicted_) / 0x1p20);
     if (tokens > 0) {
@@ -210,13 +231,16 @@ class CalibratedQuantizer {
       const int64_t width = start->facts().at("rotation");
       notes_ = start->facts().at("notes").get<std::vector<std::string>>();
       for (const auto& [name, blocks] : start->facts().at("blocks").items())
-        chosen_[name] = blocks.get<std::vector<int32_t>>();
+        choice_.blocks[name] = blocks.get<std::vector<int32_t>>();
+      choice_.inputs8 = start->facts().value("inputs8", std::vector<std::string>());
+      choice_.report = start->facts().value("plan", Json());
       if (width > 0) {
         rotation = torch::empty({width, width}, torch::kDouble);
         start->copy("rotation", writable_bytes_of(rotation));
       }
     } else {
-      rotation = stream_rotation(checkpoint_, recipe_, samples_.ids, notes_, SampleWork(pool_, scratch_));
+      rotation = kept_stream_rotation(options_.kept, checkpoint_->fingerprint(), tokens_hash(), checkpoint_,
+                                      recipe_, samples_.ids, notes_, SampleWork(pool_, scratch_));
     }
     source_ = checkpoint_weight_source(checkpoint_);
     if (rotation.defined()) source_ = merge_rotation(std::move(source_), rotation);
@@ -227,9 +251,13 @@ class CalibratedQuantizer {
     const torch::Tensor values = rotation.defined() ? rotation.contiguous() : torch::Tensor();
     Journal::Parts parts;
     if (values.defined()) parts.emplace_back("rotation", writable_bytes_of(values));
-    journal.write(
-        kStartEntry,
-        {{"rotation", values.defined() ? values.size(0) : 0}, {"notes", notes_}, {"blocks", chosen_}}, parts);
+    journal.write(kStartEntry,
+                  {{"rotation", values.defined() ? values.size(0) : 0},
+                   {"notes", notes_},
+                   {"blocks", choice_.blocks},
+                   {"inputs8", choice_.inputs8},
+                   {"plan", choice_.report}},
+                  parts);
   }
 
   static std::string streams_name(int64_t layer) { return fmt::format("streams-{:05}", layer); }
@@ -248,7 +276,7 @@ class CalibratedQuantizer {
   }
 
   void read_streams(const Journal& journal, CalibrationStreams& streams, int64_t layer) const {
-    if (samples_.ids.empty()) return;
+    if (!recipe_.calibrated()) return;
     const std::optional<JournalEntry> entry = journal.find(streams_name(layer));
     require(entry.has_value(), "{}: lacks {}; remove the journal and start again",
             Journal::path_of(output_).string(), streams_name(layer));
@@ -310,7 +338,17 @@ class CalibratedQuantizer {
       scored.merge(score_layer(DecoderLayer(*source_, index), config, recipe_, plan_.config, stream, pool_));
       progress.update(index + 1);
     }
-    chosen_ = choose_globally(scored, recipe_.residual.budget);
+    choice_.blocks = choose_globally(scored, recipe_.residual.budget);
+  }
+
+  void make_plan() {
+    std::vector<std::vector<int32_t>> samples = samples_.ids;
+    samples.resize(std::min(samples.size(), static_cast<size_t>(asked_.plan.samples)));
+    for (std::vector<int32_t>& ids : samples)
+      ids.resize(std::min(ids.size(), static_cast<size_t>(asked_.plan.length)));
+    choice_ = choose_plan(
+        source_->config(), asked_, plan_.config,
+        measure_sensitivities(*source_, recipe_, plan_.config, samples, SampleWork(pool_, scratch_), pool_));
   }
 
   void add_layer(ArtifactWriter& writer, const QuantizedLayer& layer, int64_t index,
@@ -337,7 +375,15 @@ class CalibratedQuantizer {
     if (seconds) entry["seconds"] = *seconds;
     if (recipe_.follows_stream()) entry["stream_error"] = layer.stream_error;
     if (!layer.smoothing.empty()) entry["smoothing"] = layer.smoothing;
+    if (!layer.coverage.is_null()) add_coverage(layer.coverage, entry);
     layers_.push_back(entry);
+  }
+
+  static void add_coverage(const Json& coverage, Json& entry) {
+    entry.update(coverage);
+    if (const Json starved = coverage.value("starved", Json::array()); !starved.empty())
+      log_warn("{}: too few calibration tokens reach these experts, every token was used for them",
+               fmt::join(starved.get<std::vector<std::string>>(), ", "));
   }
 
   void add_plain(ArtifactWriter& writer, const std::string& name, std::string_view type) {
@@ -370,23 +416,16 @@ class CalibratedQuantizer {
     return std::move(matrix.planes);
   }
 
-  Json make_report(const std::string& summary) const {
+  Json make_report() const {
     std::vector<std::string> notes = notes_;
     notes.insert(notes.end(), plan_.notes.begin(), plan_.notes.end());
-    Json report = {{"summary", summary},
-                   {"recipe", recipe_.name},
-                   {"seed", recipe_.seed},
-                   {"source",
-                    {{"name", checkpoint_->path().filename().string()},
-                     {"architecture", checkpoint_->config().architecture},
-                     {"parameters", parameter_count(checkpoint_->config())},
-                     {"fingerprint", checkpoint_->fingerprint()}}},
-                   {"notes", notes},
+    Json report = {{"notes", notes},
                    {"predicted_peak_bytes", predicted_},
                    {"seconds", watch_.seconds()},
                    {"layers", layers_},
                    {"linears", matrices_}};
-    if (recipe_.calibrated())
+    if (!choice_.report.is_null()) report["plan"] = choice_.report;
+    if (asked_.calibrated())
       report["calibration"] = {{"text", samples_.text},
                                {"text_sha256", samples_.sha256},
                                {"text_tokens", samples_.text_tokens},
@@ -395,7 +434,8 @@ class CalibratedQuantizer {
     return report;
   }
 
-  const Recipe& recipe_;
+  const Recipe& asked_;  // what was asked for; its plan is made into what every layer gets, recipe_
+  const Recipe recipe_;
   const fs::path& output_;
   const QuantizeOptions& options_;
   std::shared_ptr<const Checkpoint> checkpoint_;
@@ -406,7 +446,7 @@ class CalibratedQuantizer {
   std::unique_ptr<WeightSource> source_;
   QuantizationPlan plan_;
   std::vector<std::string> notes_;
-  BlockChoice chosen_;  // residual.scope = "global"
+  QuantizationChoice choice_;  // of a plan, or its blocks of residual.scope = "global"
   fs::path scratch_;
   uint64_t predicted_ = 0;
   int64_t linears_ = 0;

@@ -8,8 +8,9 @@
 namespace quatrain {
 
 /// quantize() for recipes with a [transform] stage or calibrated weights. One layer is resident, and of every
-/// calibration sample the hidden states at one layer boundary. Dense models; where norms stand behind the
-/// linears (Gemma 3) the residual stream stays as it is: no rotation, no residual.sort, no weights.stream.
+/// calibration sample the hidden states at one layer boundary. Where norms stand behind the linears (Gemma 3)
+/// the residual stream stays as it is: no rotation, no residual.sort, no weights.stream. In a mixture of
+/// experts nothing that watches inputs by channel: no smoothing, no residual.sort, no "delta-hessian".
 Json quantize_calibrated(std::shared_ptr<const Checkpoint> checkpoint, const Recipe& recipe,
                          const fs::path& output, const QuantizeOptions& options);
 

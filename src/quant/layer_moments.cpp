@@ -10,7 +10,7 @@ void add(torch::Tensor& sum, const torch::Tensor& part) {
 }  // namespace
 
 torch::Tensor block_moments(const torch::Tensor& x, int64_t n) {
-  const torch::Tensor blocks = x.reshape({x.size(0), -1, n}).transpose(0, 1);
+  const torch::Tensor blocks = x.reshape({x.size(0), x.size(1) / n, n}).transpose(0, 1);
   return torch::bmm(blocks.transpose(1, 2), blocks).to(torch::kDouble);
 }
 
@@ -20,7 +20,8 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
   ExactPass pass;
   LayerMoments& moments = pass.moments;
   const int64_t dim = config.head_dim, shared = config.heads / config.kv_heads;
-  const DecoderLayer::Mlp& mlp = layer.mlps[0];
+  const bool routed = layer.router.defined();
+  if (routed) moments.expert_tokens.resize(layer.mlps.size());
   pass.middle = work.rows(hidden, config.hidden);
   pass.output = work.rows(hidden, config.hidden);
   if (config.sandwich_norms) {
@@ -44,15 +45,31 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     const torch::Tensor attention_out = layer.o.product(mixed);
     if (config.sandwich_norms) pass.attention_out[s].copy_(attention_out);
     const torch::Tensor& middle = pass.middle[s].copy_(x + layer.attention_update(attention_out));
-    const torch::Tensor mlp_input = mlp.gate.quantize_input(layer.mlp_input(middle));
-    const torch::Tensor inner =
-        mlp.down.quantize_input(layer.gated(mlp.gate.product(mlp_input), mlp.up.product(mlp_input)));
+    const torch::Tensor mlp_input = layer.mlps[0].gate.quantize_input(layer.mlp_input(middle));
     if (input_block > 0) part.attention = block_moments(input, input_block);
     part.mixed = block_moments(mixed, dim);
     if (input_block > 0) part.mlp = block_moments(mlp_input, input_block);
-    if (down_block > 0) part.down = block_moments(inner, down_block);
-    part.down_largest = inner.abs().amax(0);
-    const torch::Tensor mlp_out = mlp.down.product(inner);
+    std::vector<torch::Tensor> inner, largest;  // inputs of down, by expert
+    torch::Tensor mlp_out;
+    const auto run_mlp = [&](const DecoderLayer::Mlp& mlp, const torch::Tensor& rows) {
+      inner.push_back(mlp.down.quantize_input(layer.gated(mlp.gate.product(rows), mlp.up.product(rows))));
+      if (down_block > 0) add(part.down, block_moments(inner.back(), down_block));
+      largest.push_back(rows.size(0) > 0 ? inner.back().abs().amax(0)
+                                         : torch::zeros({inner.back().size(1)}, torch::kFloat));
+      return mlp.down.product(inner.back());
+    };
+    if (routed) {
+      const DecoderLayer::Routing routing = layer.route(mlp_input);
+      mlp_out = torch::zeros_like(mlp_input);
+      for (size_t expert = 0; expert < layer.mlps.size(); ++expert) {
+        const auto [tokens, shares] = routing.of(static_cast<int64_t>(expert));
+        mlp_out.index_add_(0, tokens,
+                           run_mlp(layer.mlps[expert], mlp_input.index_select(0, tokens)) * shares);
+      }
+    } else {
+      mlp_out = run_mlp(layer.mlps[0], mlp_input);
+    }
+    part.down_largest = torch::stack(largest);
     if (config.sandwich_norms) pass.mlp_out[s].copy_(mlp_out);
     pass.output[s].copy_(middle + layer.mlp_update(mlp_out));
     in_order([&] {
@@ -60,7 +77,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
         observe(Site::Qkv, input);
         observe(Site::Output, mixed);
         observe(Site::GateUp, mlp_input);
-        observe(Site::Down, inner);
+        for (const torch::Tensor& x_down : inner) observe(Site::Down, x_down);
       }
       if (input_block > 0) add(moments.attention, part.attention);
       if (input_block > 0) add(moments.mlp, part.mlp);
@@ -73,6 +90,10 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
                                  ? torch::maximum(moments.down_largest, part.down_largest)
                                  : part.down_largest;
       moments.tokens += x.size(0);
+      for (size_t expert = 0; expert < inner.size(); ++expert) {
+        moments.down_tokens += inner[expert].size(0);
+        if (routed) moments.expert_tokens[expert] += inner[expert].size(0);
+      }
     });
     SampleWork::rest(x);
     SampleWork::rest(pass.middle[s]);

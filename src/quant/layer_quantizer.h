@@ -39,6 +39,7 @@ struct QuantizedLayer {
   std::map<std::string, torch::Tensor> transforms;  // the stored ones, by tensor name, FP32
   std::map<std::string, torch::Tensor> norms;       // gains that smoothing changed, by tensor name
   Json smoothing = Json::array();                   // smooth_layer()'s report
+  Json coverage;            // of experts: {"expert_tokens": [...], "starved": [names]}; null in dense layers
   double stream_error = 0;  // of the quantised stream behind the layer, relative to the unquantised one
 };
 
@@ -46,7 +47,9 @@ struct QuantizedLayer {
 /// it. The unquantised stream gives the second moments of every input and the transforms; then q, k, v
 /// together, o, gate and up together, and down are quantised one after the other, each for the inputs that
 /// the quantised layers before it give: quantised as the policies of `plan` say (weights.method
-/// "error-aware") or not (gptq). Dense layers.
+/// "error-aware") or not (gptq). Experts follow one another, each for the tokens that the router sends to it
+/// in the quantised stream (its Hessian and its target); one that fewer tokens reach than a quarter of its
+/// widest input takes every token instead and is listed as starved.
 QuantizedLayer quantize_layer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
                               const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool,
                               const BlockChoice& chosen = {});

@@ -63,6 +63,7 @@ void write_layer(Journal& journal, const std::string& name, const QuantizedLayer
                  {"transforms", transforms},
                  {"norms", norms},
                  {"smoothing", layer.smoothing},
+                 {"coverage", layer.coverage},
                  {"stream_error", layer.stream_error}},
                 parts);
 }
@@ -87,6 +88,7 @@ QuantizedLayer read_layer(const JournalEntry& entry) {
   layer.transforms = read_tensors("transform ", facts.at("transforms"), entry);
   layer.norms = read_tensors("norm ", facts.at("norms"), entry);
   layer.smoothing = facts.at("smoothing");
+  layer.coverage = facts.value("coverage", Json());
   layer.stream_error = facts.at("stream_error");
   return layer;
 }

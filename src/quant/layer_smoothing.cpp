@@ -5,18 +5,13 @@
 #include <map>
 
 #include "base/error.h"
+#include "quant/layer_sites.h"
 #include "quant/policy.h"
 #include "quant/reference/fake_quantize.h"
 #include "quant/weights/rtn.h"
 
 namespace quatrain {
 namespace {
-
-torch::Tensor weights_of(const std::vector<ReferenceLinear*>& linears) {
-  std::vector<torch::Tensor> weights;
-  for (const ReferenceLinear* linear : linears) weights.push_back(linear->weight);
-  return torch::cat(weights);
-}
 
 class LayerSmoother {
  public:

@@ -1,3 +1,5 @@
+#include "quant/pipeline.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -7,15 +9,13 @@
 #include "base/thread_pool.h"
 #include "checkpoint/artifact.h"
 #include "model/checkpoint.h"
-#include "model/text_files.h"
 #include "quant/activations/layers8.h"
 #include "quant/calibrated_pipeline.h"
 #include "quant/calibration.h"
-#include "quant/pipeline.h"
+#include "quant/finish.h"
 #include "quant/policy.h"
 #include "quant/refine/refine.h"
 #include "quant/refine/staged.h"
-#include "quant/report_times.h"
 #include "quant/stopwatch.h"
 #include "quant/weights/rtn.h"
 
@@ -48,16 +48,7 @@ class Quantizer {
       progress.update(layer + 1, fmt::format("weight error {:.4f}", add_layer(writer, layer)));
     add_plain(writer, "model.norm.weight", "model.norm.weight", "F32");
     if (!plan_.config.lm_head_tied) add_token_matrix(writer, kHeadName, plan_.config.lm_head_bits);
-    const std::string summary =
-        fmt::format("quantised {} of {} linear layers", linears_ + (plan_.config.lm_head_bits != 16 ? 1 : 0),
-                    linears_ + 1);
-    log_info("{}", summary);
-    write_text_files(checkpoint_->path(), config_, writer.staging());
-    ModelConfig written = config_;
-    written.tied_embeddings = plan_.config.lm_head_tied;
-    const Json report = make_report(summary);
-    writer.finish(written.to_json(), plan_.config, recipe_.to_toml(), without_times(report));
-    return report;
+    return finish_artifact(writer, *checkpoint_, config_, plan_.config, recipe_, linears_, make_report());
   }
 
  private:
@@ -143,16 +134,8 @@ class Quantizer {
       add_planes(writer, name, source, config_.vocabulary, config_.hidden);
   }
 
-  Json make_report(const std::string& summary) const {
-    return {{"summary", summary},
-            {"recipe", recipe_.name},
-            {"seed", recipe_.seed},
-            {"source",
-             {{"name", checkpoint_->path().filename().string()},
-              {"architecture", config_.architecture},
-              {"parameters", parameter_count(config_)},
-              {"fingerprint", checkpoint_->fingerprint()}}},
-            {"notes", plan_.notes},
+  Json make_report() const {
+    return {{"notes", plan_.notes},
             {"predicted_peak_bytes", predicted_},
             {"seconds", watch_.seconds()},
             {"layers", layers_},

@@ -14,11 +14,12 @@ namespace quatrain {
 struct QuantizeOptions {
   int threads = 0;
   uint64_t max_ram = 0;  // bytes; 0: no limit. A run predicted to need more is refused before it starts
-  // Continue a killed run of the same model, recipe and samples: its finished layers lie in OUTPUT.journal, and
-  // the files end up bit-identical to those of a run that was not killed. Recipes without calibration have no
-  // journal and start again.
+  // Continue a killed run of the same model, recipe and samples: its finished layers lie in OUTPUT.journal,
+  // and the files end up bit-identical to those of a run that was not killed. Recipes without calibration
+  // have no journal and start again.
   bool resume = false;
   std::vector<std::vector<int32_t>> samples = {};  // calibration tokens instead of the recipe's text
+  fs::path kept = {};  // a folder for what several recipes measure alike (transforms/kept_rotation.h)
 };
 
 /// Quantises the model at `model` (hub directory, GGUF, llama2.c) by `recipe` and writes the artifact

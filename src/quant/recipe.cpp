@@ -142,6 +142,23 @@ Field share(std::string_view stage, std::string_view name, Member member) {
           }};
 }
 
+// A number that is 0 (none) or within [low, high].
+template <typename Member>
+Field number(std::string_view stage, std::string_view name, Member member, double low, double high) {
+  return {stage, name, fmt::format("0 for none, a number from {:g} to {:g}", low, high),
+          [=](Recipe& recipe, const toml::node& node) {
+            const auto value = node.is_number() ? node.value<double>() : std::nullopt;
+            if (!value || !(*value == 0 || (*value >= low && *value <= high))) return false;
+            member(recipe) = *value;
+            return true;
+          },
+          [=](const Recipe& recipe) {
+            std::ostringstream out;
+            out << toml::value<double>(member(recipe));
+            return out.str();
+          }};
+}
+
 Field alpha_field() {
   return {"transform", "alpha", "a share from 0 to 1, \"search\"",
           [](Recipe& recipe, const toml::node& node) {
@@ -264,6 +281,13 @@ const std::vector<Field>& fields() {
       integer("refine", "length", AT(refine.length), "16 to 1048576",
               [](int64_t length) { return length >= 16 && length <= 1048576; }),
       share("refine", "rate", AT(refine.rate)),
+      number("plan", "budget_bits", AT(plan.budget_bits), 4, 9),
+      number("plan", "max_slowdown", AT(plan.max_slowdown), 1, 4),
+      share("plan", "inputs8", AT(plan.inputs8)),
+      integer("plan", "samples", AT(plan.samples), "1 to 65536",
+              [](int64_t samples) { return samples >= 1 && samples <= 65536; }),
+      integer("plan", "length", AT(plan.length), "16 to 1048576",
+              [](int64_t length) { return length >= 16 && length <= 1048576; }),
       integer("embedding", "bits", AT(embedding_bits), "4, 8, 16", bits_4_8_16),
       integer("lm_head", "bits", AT(lm_head_bits), "4, 8, 16", bits_4_8_16),
   };
@@ -388,6 +412,21 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
       "{}: residual.sort orders channels that a rotation would mix; legal: transforms \"none\" or "
       "\"smooth\", or residual.sort = false",
       where);
+  const Recipe::Plan& plan = recipe.plan;
+  require(plan.budget_bits == 0 || plan.max_slowdown == 0,
+          "{}: plan.budget_bits and plan.max_slowdown contradict each other; legal: one of them", where);
+  require(!plan.asked() || recipe.weights.bits == 4,
+          "{}: a [plan] buys residual blocks for 4-bit weights and contradicts weights.bits = {}", where,
+          recipe.weights.bits);
+  require(!plan.asked() || residual.unit == "block",
+          "{}: a [plan] buys single blocks and contradicts residual.unit = \"{}\"; legal: \"block\"", where,
+          residual.unit);
+  require(plan.max_slowdown == 0 || recipe.activations.bits == 4,
+          "{}: plan.max_slowdown chooses between 4-bit and 8-bit inputs and contradicts activations.bits = "
+          "{}; legal: activations.bits = 4, or plan.budget_bits",
+          where, recipe.activations.bits);
+  require(plan.asked() || plan == Recipe::Plan{},
+          "{}: fields of [plan] need plan.budget_bits or plan.max_slowdown", where);
   require(recipe.activations.layers8 == "none" || recipe.activations.bits == 4,
           "{}: activations.layers8 contradicts activations.bits = {}; legal: activations.bits = 4, or "
           "activations.layers8 = \"none\"",
@@ -411,6 +450,7 @@ std::string Recipe::to_toml() const {
   std::string_view stage;
   for (const Field& field : fields()) {
     if (weights.bits == 8 && field.path() == "residual.budget") continue;  // the two contradict each other
+    if (field.stage == "plan" && !plan.asked()) continue;
     if (field.stage != stage) out += fmt::format("\n[{}]\n", field.stage);
     stage = field.stage;
     out += fmt::format("{} = {}\n", field.name, field.text(*this));
@@ -419,10 +459,10 @@ std::string Recipe::to_toml() const {
 }
 
 bool Recipe::calibrated() const {
-  return follows_stream() || watches_inputs() || refine.samples > 0 || transform.residual == "top1-pca-offset" ||
-         transform.value == "balanced" || transform.key == "balanced" ||
-         transform.inputs == "balanced-block" || transform.down == "balanced-block" ||
-         transform.down == "grouped-offset-hadamard";
+  return follows_stream() || watches_inputs() || plan.asked() || refine.samples > 0 ||
+         transform.residual == "top1-pca-offset" || transform.value == "balanced" ||
+         transform.key == "balanced" || transform.inputs == "balanced-block" ||
+         transform.down == "balanced-block" || transform.down == "grouped-offset-hadamard";
 }
 
 std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {

@@ -95,6 +95,18 @@ struct Recipe {
     bool operator==(const Refine&) const = default;
   } refine;
 
+  // Residual blocks and 8-bit inputs bought where they help most (quant/planner/plan.h), in place of
+  // residual.budget or activations.layers8. One of the two limits; both 0: no plan.
+  struct Plan {
+    double budget_bits = 0;   // mean bits of a weight in the layers' linears, scales and indices included
+    double max_slowdown = 0;  // of a decoded token, against the same recipe with 4 bits everywhere
+    double inputs8 = 1;       // cost of a product with 8-bit inputs beyond one with 4-bit inputs, as a share
+    int64_t samples = 8;      // of the calibration's
+    int64_t length = 512;     // tokens of a sample that are used
+    bool operator==(const Plan&) const = default;
+    bool asked() const { return budget_bits > 0 || max_slowdown > 0; }
+  } plan;
+
   int embedding_bits = 8;  // 4, 8 or 16, one scale a row
   int lm_head_bits = 8;
   bool operator==(const Recipe&) const = default;
@@ -115,6 +127,12 @@ struct Recipe {
   }
   /// Whether calibration text is read.
   bool calibrated() const;
+  /// The same without its plan.
+  Recipe unplanned() const {
+    Recipe recipe = *this;
+    recipe.plan = {};
+    return recipe;
+  }
   /// Every field, defaults and overrides included, as parse_recipe reads it back: the artifact's recipe.toml.
   std::string to_toml() const;
   /// Layers whose linears take 8-bit inputs (activations.layers8), ascending, for a model of `layers` layers.

@@ -27,12 +27,13 @@ class BadInput : public testing::Test {
   }
   void TearDown() override { fs::remove_all(directory_); }
 
-  Json run(const std::string& recipe, const std::vector<std::vector<int32_t>>& samples) const {
+  Json run(const std::string& recipe, const std::vector<std::vector<int32_t>>& samples,
+           const std::vector<std::string>& overrides = {}) const {
     QuantizeOptions options;
     options.threads = 2;
     options.samples = samples;
     fs::remove_all(directory_ / "out");
-    return quantize(directory_ / "model", load_recipe(recipe), directory_ / "out", options);
+    return quantize(directory_ / "model", load_recipe(recipe, overrides), directory_ / "out", options);
   }
 
   // Overwrites the first value of an FP32 tensor.
@@ -63,6 +64,18 @@ TEST_F(BadInput, RepetitiveAndFewTokensStillQuantise) {
         EXPECT_TRUE(error >= 0 && error < 1e3) << linear.dump();
       }
     }
+}
+
+// Smoothing that moves all of the range into the weights, of channels that few tokens reach.
+TEST_F(BadInput, StrongSmoothingThenGptqStaysFinite) {
+  for (const char* alpha : {"transform.alpha=0.95", "transform.alpha=1"}) {
+    const Json report = run("smoothquant", {std::vector<int32_t>(24, 7), {1, 2, 3}},
+                            {"weights.method=gptq", "weights.group=16", alpha});
+    for (const Json& linear : report["linears"]) {
+      const auto error = linear.at("relative_error").get<double>();
+      EXPECT_TRUE(error >= 0 && error < 1e3) << linear.dump();
+    }
+  }
 }
 
 // A gain so large that activations overflow: the error says where, and leaves nothing behind.

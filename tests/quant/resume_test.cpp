@@ -22,6 +22,7 @@ namespace quatrain {
 namespace {
 
 constexpr const char* kChild = "QUATRAIN_RESUME_TEST_OUTPUT";
+constexpr const char* kChildField = "QUATRAIN_RESUME_TEST_FIELD";  // one field of the recipe
 
 std::vector<std::vector<int32_t>> samples(uint64_t seed) {
   SplitMix64 random(seed);
@@ -53,7 +54,8 @@ std::map<std::string, std::string> hashes(const fs::path& directory) {
 TEST(ResumeChild, Run) {
   const char* output = std::getenv(kChild);
   if (output == nullptr) GTEST_SKIP();
-  run(output, true);
+  const char* field = std::getenv(kChildField);
+  run(output, true, 2, 9, field == nullptr ? std::vector<std::string>() : std::vector<std::string>{field});
 }
 
 class Resume : public testing::Test {
@@ -74,14 +76,16 @@ class Resume : public testing::Test {
   }
 
   // Starts a run and kills it `pause` after the journal holds `layers` layers. False when it ended before.
-  bool killed(int64_t layers, std::chrono::microseconds pause) {
+  bool killed(int64_t layers, std::chrono::microseconds pause, const char* field = nullptr) {
     ::setenv(kChild, (directory_ / "out").c_str(), 1);
+    if (field != nullptr) ::setenv(kChildField, field, 1);
     std::string program = fs::read_symlink("/proc/self/exe").string(),
                 filter = "--gtest_filter=ResumeChild.Run";
     char* arguments[] = {program.data(), filter.data(), nullptr};
     pid_t child = 0;
     EXPECT_EQ(::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ), 0);
     ::unsetenv(kChild);
+    ::unsetenv(kChildField);
     int status = 0;
     while (!finished(layers)) {
       if (::waitpid(child, &status, WNOHANG) == child) return false;
@@ -111,6 +115,17 @@ TEST_F(Resume, EndsWithTheBytesOfAWholeRun) {
   EXPECT_EQ(hashes(directory_ / "out"), hashes(directory_ / "whole"));
   EXPECT_FALSE(fs::exists(journal()));
   EXPECT_FALSE(fs::exists(directory_ / "out.partial"));
+}
+
+// What a plan chose is not measured again.
+TEST_F(Resume, GoesOnWithItsPlan) {
+  const char* plan = "plan.max_slowdown=1.3";
+  run(directory_ / "whole", false, 2, 9, {plan});
+  ASSERT_TRUE(killed(1, std::chrono::microseconds(0), plan));
+  EXPECT_THROW(run(directory_ / "out", true, 2, 9, {"plan.max_slowdown=1.2"}), Error);
+  const Json report = run(directory_ / "out", true, 1, 9, {plan});
+  EXPECT_GT(report["plan"]["bought"]["residual_blocks"].get<size_t>(), 0u);
+  EXPECT_EQ(hashes(directory_ / "out"), hashes(directory_ / "whole"));
 }
 
 TEST_F(Resume, RefusesTheJournalOfAnotherRun) {

@@ -7,7 +7,10 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "base/thread_pool.h"
+#include "quant/math_threads.h"
 #include "quant/reference/decoder_layer.h"
+#include "quant/sample_work.h"
 #include "quant/transforms/merged_source.h"
 #include "quant/transforms/rotation.h"
 
@@ -36,13 +39,17 @@ std::string numbers(const std::vector<int64_t>& layers) {
 }  // namespace
 
 std::vector<LayerJump> measure_jumps(const fs::path& model, const std::vector<std::vector<int32_t>>& samples,
-                                     bool rotate) {
-  return measure_jumps(open_weight_source(model), model.string(), samples, rotate);
+                                     bool rotate, int threads) {
+  return measure_jumps(open_weight_source(model), model.string(), samples, rotate, threads);
 }
 
 std::vector<LayerJump> measure_jumps(std::unique_ptr<WeightSource> source, const std::string& where,
-                                     const std::vector<std::vector<int32_t>>& samples, bool rotate) {
+                                     const std::vector<std::vector<int32_t>>& samples, bool rotate,
+                                     int threads) {
   const c10::InferenceMode inference;
+  const OneMathThread one_math_thread;
+  ThreadPool pool(threads);
+  const SampleWork work(pool, {});
   if (rotate && !source->config().sandwich_norms) {
     const int64_t width = source->config().hidden;
     source =
@@ -66,13 +73,18 @@ std::vector<LayerJump> measure_jumps(std::unique_ptr<WeightSource> source, const
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const DecoderLayer decoder(*source, layer);
     LayerJump& jump = jumps[static_cast<size_t>(layer)];
-    for (torch::Tensor& x : hidden) {
+    work.each(hidden.size(), [&](size_t s, const InOrder& in_order) {
+      torch::Tensor& x = hidden[s];
       const torch::Tensor updated = decoder.forward(x.to(torch::kFloat)).to(torch::kDouble);
-      jump.jump_ratio += ((updated - x).norm(2, 1) / (x.norm(2, 1) + kEpsilon)).sum().item<double>();
-      jump.snr4 += snr(x, updated, 4);
-      jump.snr8 += snr(x, updated, 8);
+      const auto ratio = ((updated - x).norm(2, 1) / (x.norm(2, 1) + kEpsilon)).sum().item<double>();
+      const double snr4 = snr(x, updated, 4), snr8 = snr(x, updated, 8);
+      in_order([&] {
+        jump.jump_ratio += ratio;
+        jump.snr4 += snr4;
+        jump.snr8 += snr8;
+      });
       x = updated;
-    }
+    });
     for (double* value : {&jump.jump_ratio, &jump.snr4, &jump.snr8}) *value /= static_cast<double>(tokens);
     progress.update(layer + 1);
   }

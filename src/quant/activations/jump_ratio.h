@@ -22,13 +22,15 @@ struct LayerJump {
 
 /// One entry a layer of the 16-bit model at `model`. With `rotate` the residual stream is that of a random
 /// Hadamard (as in QuaRot; not where norms follow the linears, which cannot take one): jump ratios stay, the
-/// noise is that of the rotated states.
+/// noise is that of the rotated states. Samples run on `threads` threads (0: one a core), with the same
+/// result on any number.
 std::vector<LayerJump> measure_jumps(const fs::path& model, const std::vector<std::vector<int32_t>>& samples,
-                                     bool rotate);
+                                     bool rotate, int threads = 0);
 
 /// The same for a model that is open; `where` begins error texts.
 std::vector<LayerJump> measure_jumps(std::unique_ptr<WeightSource> source, const std::string& where,
-                                     const std::vector<std::vector<int32_t>>& samples, bool rotate);
+                                     const std::vector<std::vector<int32_t>>& samples, bool rotate,
+                                     int threads = 0);
 
 /// Layers (from 0) with jump_ratio > 0.9 and snr4 < 13.5 dB: the thresholds that give the published choice on
 /// Llama-3-8B.

@@ -179,18 +179,28 @@ torch::Tensor DecoderLayer::mlp(const Mlp& mlp, int64_t expert, const torch::Ten
   return mlp.down.product(mlp.down.quantize_input(inner));
 }
 
-torch::Tensor DecoderLayer::moe(const torch::Tensor& x, const LayerHooks& hooks) const {
+DecoderLayer::Routing DecoderLayer::route(const torch::Tensor& x) const {
   const torch::Tensor probability = torch::softmax(torch::matmul(x, router.t()), -1);
-  auto [share, chosen] = probability.topk(config_.moe.experts_per_token, -1);
-  if (config_.moe.normalize_top_k) share = share / share.sum(-1, true);
+  auto [shares, experts] = probability.topk(config_.moe.experts_per_token, -1);
+  if (config_.moe.normalize_top_k) shares = shares / shares.sum(-1, true);
+  return {experts, shares};
+}
+
+std::pair<torch::Tensor, torch::Tensor> DecoderLayer::Routing::of(int64_t expert) const {
+  const torch::Tensor places = (experts == expert).nonzero();  // [n, 2]: token, rank
+  const torch::Tensor token = places.select(1, 0), rank = places.select(1, 1);
+  return {token, shares.index({token, rank}).unsqueeze(1)};
+}
+
+torch::Tensor DecoderLayer::moe(const torch::Tensor& x, const LayerHooks& hooks) const {
+  const Routing routing = route(x);
   torch::Tensor out = torch::zeros_like(x);
   for (int64_t expert = 0; expert < config_.moe.experts; ++expert) {
-    const torch::Tensor places = (chosen == expert).nonzero();  // [n, 2]: token, rank
-    if (places.size(0) == 0) continue;
-    const torch::Tensor token = places.select(1, 0), rank = places.select(1, 1);
+    const auto [tokens, shares] = routing.of(expert);
+    if (tokens.size(0) == 0) continue;
     const torch::Tensor result =
-        mlp(mlps[static_cast<size_t>(expert)], expert, x.index_select(0, token), hooks);
-    out.index_add_(0, token, result * share.index({token, rank}).unsqueeze(1));
+        mlp(mlps[static_cast<size_t>(expert)], expert, x.index_select(0, tokens), hooks);
+    out.index_add_(0, tokens, result * shares);
   }
   return out;
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quant/reference.h"
@@ -44,6 +45,15 @@ class DecoderLayer {
   torch::Tensor q_norm, k_norm;
   KvPolicy kv;
   KeyTransform key_transform;
+
+  /// The experts of every token, int64 [tokens, k], and how much each counts, FP32 [tokens, k].
+  struct Routing {
+    torch::Tensor experts, shares;
+    /// The tokens of one expert, int64 [n], ascending, and their shares, FP32 [n, 1].
+    std::pair<torch::Tensor, torch::Tensor> of(int64_t expert) const;
+  };
+  /// x: mlp_input(), not quantised.
+  Routing route(const torch::Tensor& x) const;
 
   /// The input of o from the products of q, k and v, each [tokens, its width].
   torch::Tensor mix(const torch::Tensor& q_out, const torch::Tensor& k_out, const torch::Tensor& v_out,

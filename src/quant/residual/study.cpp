@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "quant/layer_moments.h"
+#include "quant/layer_sites.h"
 #include "quant/residual/score.h"
 #include "quant/residual/select.h"
 #include "quant/transforms/smooth.h"

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "quant/layer_sites.h"
+
 namespace quatrain {
 namespace {
 
@@ -21,19 +23,6 @@ torch::Tensor smoothing_scale(const torch::Tensor& largest_input, const torch::T
                       weight = largest_weight.to(torch::kDouble).clamp_min(kSmallestScale);
   const torch::Tensor scale = (input.pow(alpha) / weight.pow(1 - alpha)).clamp_min(kSmallestScale);
   return torch::where(input > 0, scale, torch::ones_like(scale)).to(torch::kFloat);
-}
-
-std::vector<ReferenceLinear*> linears_at(DecoderLayer& layer, Site site) {
-  switch (site) {
-    case Site::Qkv:
-      return {&layer.q, &layer.k, &layer.v};
-    case Site::Output:
-      return {&layer.o};
-    case Site::GateUp:
-      return {&layer.mlps[0].gate, &layer.mlps[0].up};
-    default:
-      return {&layer.mlps[0].down};
-  }
 }
 
 torch::Tensor pooled_heads(const torch::Tensor& by_query_channel, const ModelConfig& config) {

@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <functional>
-#include <vector>
 
 #include "quant/reference/decoder_layer.h"
 #include "quant/transforms/site_inputs.h"
@@ -15,9 +14,6 @@ namespace quatrain {
 /// (the latter at least 1e-5). A channel that no calibration token reached gets 1. FP32 [in].
 torch::Tensor smoothing_scale(const torch::Tensor& largest_input, const torch::Tensor& largest_weight,
                               double alpha);
-
-/// The linears of a dense layer that read the input at `site`.
-std::vector<ReferenceLinear*> linears_at(DecoderLayer& layer, Site site);
 
 /// max|W_:j| over the linears that share the input, FP32 [in]; at Site::Output over the query heads of a KV
 /// head too, FP32 [kv_heads * head_dim].

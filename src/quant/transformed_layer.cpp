@@ -1,0 +1,242 @@
+#include "quant/transformed_layer.h"
+
+#include "quant/layer_sites.h"
+#include "quant/layer_smoothing.h"
+#include "quant/policy.h"
+#include "quant/transforms/balance.h"
+#include "quant/transforms/block.h"
+#include "quant/transforms/channel_order.h"
+#include "quant/transforms/layer_transforms.h"
+#include "quant/transforms/rotation.h"
+#include "quant/transforms/top1_pca.h"
+
+namespace quatrain {
+namespace {
+
+constexpr double kInputDamping = 1e-3, kKeyDamping = 1e-4;  // of the moments before they are balanced
+
+// Which sites' channels turn into mixtures (LayerInputs).
+std::array<bool, 4> mixed_sites(const Recipe::Transforms& transform) {
+  const auto mixes = [](const std::string& kind) { return kind != "none" && kind != "smooth"; };
+  const bool inputs = mixes(transform.inputs);
+  return {inputs, mixes(transform.value) || mixes(transform.output), inputs, mixes(transform.down)};
+}
+
+// Rows that the search of alpha keeps of each sample.
+int64_t kept_rows(const Recipe& recipe, size_t samples) {
+  if (recipe.transform.alpha != Recipe::kSearchAlpha || samples == 0) return 0;
+  const auto count = static_cast<int64_t>(samples);
+  return (kSearchTokens + count - 1) / count;
+}
+
+class Transformer {
+ public:
+  Transformer(TransformedLayer& result, const ModelConfig& config, const Recipe& recipe,
+              const QuantizationConfig& plan, ThreadPool& pool)
+      : result_(result),
+        layer_(result.layer),
+        config_(config),
+        recipe_(recipe),
+        plan_(plan),
+        pool_(pool),
+        pass_(result.pass),
+        inputs_(result.inputs) {}
+
+  void measure(const std::vector<torch::Tensor>& hidden, const SampleWork& work) {
+    const auto balanced = [&](const ReferenceLinear& linear) {
+      const Transform& transform = policy(linear).input_transform;
+      return transform.kind == "block" ? transform.order : 0;
+    };
+    SiteObserver observe;
+    if (recipe_.watches_inputs())
+      observe = [this](Site site, const torch::Tensor& input) { inputs_.add(site, input); };
+    pass_ =
+        run_exact(layer_, config_, hidden, balanced(layer_.q), balanced(layer_.mlps[0].down), observe, work);
+  }
+
+  void merge() {
+    if (recipe_.transform.smooths()) smooth_sites();
+    if (recipe_.residual.sort) sort_channels();
+    merge_value();
+    set_keys();
+    merge_inputs(Site::Qkv, pass_.moments.attention, pass_.moments.tokens, "attention");
+    merge_inputs(Site::GateUp, pass_.moments.mlp, pass_.moments.tokens, "mlp");
+    merge_inputs(Site::Output, {}, 0, "output");
+    if (recipe_.transform.down == "grouped-offset-hadamard") order_inner_channels();
+    merge_inputs(Site::Down, pass_.moments.down, pass_.moments.down_tokens, "down");
+  }
+
+ private:
+  const LinearPolicy& policy(const ReferenceLinear& linear) const { return plan_.linear(linear.name); }
+  uint64_t seed(std::string_view site) const { return transform_seed(recipe_, layer_.index(), site); }
+
+  void smooth_sites() {
+    result_.smoothing = smooth_layer(layer_, config_, recipe_, plan_, inputs_, pool_);
+    const std::string prefix = fmt::format("model.layers.{}.", layer_.index());
+    result_.norms[prefix + "input_layernorm.weight"] = layer_.input_norm;
+    if (config_.sandwich_norms)
+      result_.norms[prefix + "pre_feedforward_layernorm.weight"] = layer_.pre_mlp_norm;
+    else
+      result_.norms[prefix + "post_attention_layernorm.weight"] = layer_.post_attention_norm;
+  }
+
+  void sort_channels() {
+    const torch::Tensor values = value_order(inputs_.sensitivity(Site::Output), config_);
+    permute_values(layer_, config_, values);
+    inputs_.permute(Site::Output, values);
+    const torch::Tensor inner = energy_order(inputs_.sensitivity(Site::Down));
+    permute_inner(layer_.mlps[0], inner);
+    inputs_.permute(Site::Down, inner);
+  }
+
+  void order_inner_channels() {
+    for (size_t expert = 0; expert < layer_.mlps.size(); ++expert) {
+      DecoderLayer::Mlp& mlp = layer_.mlps[expert];
+      const torch::Tensor order =
+          offset_grouping(pass_.moments.down_largest[static_cast<int64_t>(expert)],
+                          policy(mlp.down).input_transform.order, recipe_.transform.grouping == "zigzag");
+      permute_inner(mlp, order);
+      if (recipe_.watches_inputs()) inputs_.permute(Site::Down, order);
+    }
+  }
+
+  // A transform that the policy stores is made from moments; others are constructed.
+  void merge_inputs(Site site, const torch::Tensor& moments, int64_t tokens, std::string_view name) {
+    const std::vector<ReferenceLinear*> linears = linears_at(layer_, site);
+    const Transform& transform = policy(*linears[0]).input_transform;
+    if (transform.kind == "none") return;
+    torch::Tensor blocks;
+    if (transform.kind == "block") {
+      blocks = balance(moments / static_cast<double>(tokens), weight_gram(site, transform.order),
+                       kInputDamping, seed(name))
+                   .to(torch::kBFloat16)  // as it is stored; the inverse is that of the rounded matrix
+                   .to(torch::kFloat);
+      result_.transforms[transform.tensor] = blocks;
+    } else {
+      blocks = constructed_blocks(transform, linears[0]->weight.size(1));
+    }
+    for (ReferenceLinear* linear : linears) merge_input_transform(*linear, transform, blocks);
+    if (recipe_.watches_inputs()) inputs_.turn(site, blocks);
+  }
+
+  // W^T W in blocks, over all matrices that read the site; expert by expert, so that no copy of all is made.
+  torch::Tensor weight_gram(Site site, int64_t order) {
+    torch::Tensor gram;
+    for (const SiteLinears& one : sites_of(layer_)) {
+      if (one.site != site) continue;
+      const torch::Tensor part = block_moments(weights_of(one.linears).to(torch::kDouble), order);
+      gram = gram.defined() ? gram + part : part;
+    }
+    return gram;
+  }
+
+  void merge_value() {
+    const std::string& kind = recipe_.transform.value;
+    if (kind == "none" || kind == "smooth") return;
+    const int64_t dim = config_.head_dim, shared = config_.heads / config_.kv_heads;
+    if (kind == "hadamard-per-head") {
+      const torch::Tensor turn = hadamard_rotation(dim, hadamard_order(dim), seed("value"));
+      turn_values(turn.expand({config_.kv_heads, dim, dim}).contiguous());
+      return;
+    }
+    const auto pooled = [&](const torch::Tensor& by_head) {
+      return by_head.reshape({config_.kv_heads, shared, dim, dim}).sum(1);
+    };
+    const torch::Tensor moments =
+        pooled(pass_.moments.mixed) / static_cast<double>(pass_.moments.tokens * shared);
+    const torch::Tensor gram = pooled(block_moments(layer_.o.weight.to(torch::kDouble), dim));
+    turn_values(balance(moments, gram, kInputDamping, seed("value")));
+  }
+
+  void turn_values(const torch::Tensor& by_head) {
+    merge_value_transform(layer_, by_head);
+    if (recipe_.watches_inputs())
+      inputs_.turn(Site::Output, by_head.repeat_interleave(config_.heads / config_.kv_heads, 0));
+  }
+
+  void set_keys() {
+    const Transform& transform = plan_.kv_of(static_cast<int>(layer_.index())).key_transform;
+    if (transform.kind != "matrix") {
+      layer_.key_transform = constructed_key_transform(transform, config_);
+      return;
+    }
+    const auto tokens = static_cast<double>(pass_.moments.tokens);
+    const int64_t shared = config_.heads / config_.kv_heads;
+    const torch::Tensor mean = pass_.moments.key_sum / tokens;
+    const torch::Tensor covariance =
+        pass_.moments.keys / tokens - mean.unsqueeze(2).matmul(mean.unsqueeze(1));
+    const torch::Tensor queries = pass_.moments.queries / (tokens * static_cast<double>(shared));
+    const torch::Tensor a = balance(covariance, queries, kKeyDamping, seed("key"));
+    const torch::Tensor stored =
+        torch::cat({a, torch::linalg_inv(a).transpose(1, 2), mean.unsqueeze(1)}, 1).to(torch::kFloat);
+    const int64_t dim = config_.head_dim;
+    layer_.key_transform = {stored.slice(1, 0, dim).contiguous(), stored.slice(1, dim, 2 * dim).contiguous(),
+                            stored.select(1, 2 * dim).contiguous()};
+    result_.transforms[transform.tensor] = stored;
+  }
+
+  TransformedLayer& result_;
+  DecoderLayer& layer_;
+  const ModelConfig& config_;
+  const Recipe& recipe_;
+  const QuantizationConfig& plan_;
+  ThreadPool& pool_;
+  ExactPass& pass_;
+  LayerInputs& inputs_;
+};
+
+}  // namespace
+
+TransformedLayer transform_layer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
+                                 const QuantizationConfig& plan, const std::vector<torch::Tensor>& hidden,
+                                 const SampleWork& work, ThreadPool& pool) {
+  const int64_t index = layer.index();
+  TransformedLayer result{std::move(layer),
+                          {},
+                          LayerInputs(mixed_sites(recipe.transform), kept_rows(recipe, hidden.size()),
+                                      transform_seed(recipe, index, "search")),
+                          {},
+                          {}};
+  Transformer transformer(result, config, recipe, plan, pool);
+  if (!hidden.empty()) transformer.measure(hidden, work);
+  transformer.merge();
+  return result;
+}
+
+std::map<std::string, ScoredMatrix> score_blocks(TransformedLayer& transformed, const Recipe& recipe,
+                                                 const QuantizationConfig& plan, ThreadPool& pool) {
+  std::map<std::string, ScoredMatrix> all;
+  for (const SiteLinears& site : sites_of(transformed.layer)) {
+    const torch::Tensor sensitivity = transformed.inputs.sensitivity(site.site);
+    for (const ReferenceLinear* linear : site.linears) {
+      const LinearPolicy& policy = plan.linear(linear->name);
+      all[linear->name] = {
+          block_scores(recipe.residual.score, linear->weight, nearest_steps(*linear, recipe, policy, pool),
+                       sensitivity, policy.residual_block),
+          (linear->weight.to(torch::kDouble).square() * sensitivity).sum().item<double>()};
+    }
+  }
+  return all;
+}
+
+torch::Tensor nearest_steps(const ReferenceLinear& linear, const Recipe& recipe, const LinearPolicy& policy,
+                            ThreadPool& pool) {
+  WeightFormat format = weight_format(recipe, policy, linear.name);
+  format.residual_budget = 0;
+  const NibblePlanes planes = round_to_nearest(linear.name, linear.weight, format, pool);
+  const torch::Tensor scales = torch::tensor(planes.scale).reshape({planes.rows, planes.groups()});
+  const int64_t group = format.group == 0 ? planes.columns : format.group;
+  return scales.repeat_interleave(group, 1).slice(1, 0, planes.columns);
+}
+
+NibblePlanes round_to_nearest(const std::string& name, const torch::Tensor& weight,
+                              const WeightFormat& format, ThreadPool& pool) {
+  const int64_t columns = weight.size(1);
+  const RowReader read = [&](int64_t begin, int64_t end) {
+    const float* data = weight.data_ptr<float>();
+    return std::vector<float>(data + begin * columns, data + end * columns);
+  };
+  return quantize_rtn(name, weight.size(0), columns, read, format, pool).planes;
+}
+
+}  // namespace quatrain
