@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "eval/tasks/items.h"
 #include "verb.h"
+#include "wide_products.h"
 
 namespace quatrain {
 namespace {
@@ -21,6 +22,7 @@ struct CompareVerbOptions {
 };
 
 void run_compare(CompareVerbOptions options) {
+  restart_with_wide_products();
   CompareOptions& settings = options.compare;
   settings.model = options.model;
   for (const std::string& name : options.protocols) settings.protocols.push_back(Protocol::parse(name));

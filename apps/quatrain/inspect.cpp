@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "verb.h"
+#include "wide_products.h"
 #ifdef QUATRAIN_HAVE_TORCH
 #include "quant/activations/layers8.h"
 #include "quant/calibration.h"
@@ -28,11 +29,12 @@ struct InspectOptions {
 #ifdef QUATRAIN_HAVE_TORCH
 // As published: 20 samples of 512 tokens, the stream rotated.
 void print_jump_ratio(const InspectOptions& options) {
+  restart_with_wide_products();
   Recipe recipe;
   recipe.calibration.samples = kJumpSamples;
   recipe.calibration.length = kJumpLength;
   const CalibrationSamples samples = load_calibration(recipe, options.model);
-  const auto jumps = measure_jumps(options.model, samples.ids, true);
+  const auto jumps = measure_jumps(options.model, samples.ids, true, options.common.threads);
   if (options.common.json)
     print_json(jump_json(jumps));
   else

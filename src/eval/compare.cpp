@@ -23,6 +23,9 @@
 namespace quatrain {
 namespace {
 
+// Of DynamicPTQ's curves: a fifth of the published tokens, which `inspect --jump-ratio` takes.
+constexpr int64_t kCurveSamples = 4, kCurveTokens = 512;
+
 /// What one row is made of.
 struct Subject {
   std::string name, recipe;  // the row's name, the recipe's description
@@ -69,9 +72,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 #ifdef QUATRAIN_HAVE_TORCH
-Json quantize_subject(const CompareOptions& options, const Subject& subject) {
+Json quantize_subject(const CompareOptions& options, const Subject& subject, const fs::path& kept) {
   QuantizeOptions settings;
   settings.threads = options.threads;
+  settings.kept = kept;
   settings.max_ram = options.max_ram;
   return quantize(options.model, load_recipe(subject.source), subject.artifact, settings);
 }
@@ -83,17 +87,17 @@ std::pair<std::string, std::string> recipe_text(const std::string& source) {
 
 Json measure_jump_json(const CompareOptions& options) {
   Recipe recipe;
-  recipe.calibration.samples = 20;  // as published
-  recipe.calibration.length = 512;
+  recipe.calibration.samples = kCurveSamples;
+  recipe.calibration.length = kCurveTokens;
   const CalibrationSamples samples = load_calibration(recipe, options.model);
   Json layers = Json::array();
-  for (const LayerJump& jump : measure_jumps(options.model, samples.ids, true))
+  for (const LayerJump& jump : measure_jumps(options.model, samples.ids, true, options.threads))
     layers.push_back({jump.jump_ratio, jump.snr4, jump.snr8});
   return layers;
 }
 constexpr bool kHaveQuantizer = true;
 #else
-Json quantize_subject(const CompareOptions&, const Subject& subject) {
+Json quantize_subject(const CompareOptions&, const Subject& subject, const fs::path&) {
   fail(
       "{}: this program was built without libtorch and compares artifacts only; build with "
       "-DQUATRAIN_TORCH=ON",
@@ -219,7 +223,7 @@ class Comparer {
     fs::remove(note, error);
     fs::remove_all(subject.artifact, error);
     log_info("{}: quantising", subject.name);
-    quantize_subject(options_, subject);
+    quantize_subject(options_, subject, output_ / "calibration");
     write_file(note, made.dump(1) + "\n");
   }
 
@@ -280,7 +284,8 @@ class Comparer {
   void add_curves(Comparison& comparison) const {
     const fs::path file = output_ / "jump_ratio.json";
     Json kept = read_kept(file);
-    const Json key = {{"model", fingerprint_}, {"program", options_.program}};
+    const Json key = {
+        {"model", fingerprint_}, {"program", options_.program}, {"tokens", kCurveSamples * kCurveTokens}};
     if (!kept.is_object() || kept.value("key", Json()) != key) {
       kept = {{"key", key}, {"layers", measure_jump_json(options_)}};
       write_file(file, kept.dump(1) + "\n");
