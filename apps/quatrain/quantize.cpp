@@ -16,7 +16,7 @@ namespace {
 
 struct QuantizeVerbOptions {
   CommonOptions common;
-  std::string model, recipe = "rtn-g64", output, max_ram;
+  std::string model, recipe = "rtn-g64", output, max_ram, budget_bits, max_slowdown;
   std::vector<std::string> overrides;
   bool no_check = false, resume = false;
 };
@@ -24,7 +24,10 @@ struct QuantizeVerbOptions {
 #ifdef QUATRAIN_HAVE_TORCH
 void run_quantize(const QuantizeVerbOptions& options) {
   restart_with_wide_products();
-  const Recipe recipe = load_recipe(options.recipe, options.overrides);
+  std::vector<std::string> overrides = options.overrides;
+  if (!options.budget_bits.empty()) overrides.push_back("plan.budget_bits=" + options.budget_bits);
+  if (!options.max_slowdown.empty()) overrides.push_back("plan.max_slowdown=" + options.max_slowdown);
+  const Recipe recipe = load_recipe(options.recipe, overrides);
   QuantizeOptions settings;
   settings.threads = options.common.threads;
   settings.resume = options.resume;
@@ -57,6 +60,10 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--recipe", options->recipe, "a shipped recipe or a TOML file")->capture_default_str();
   verb->add_option("--set", options->overrides, "override a field: stage.field=value (repeatable)");
   verb->add_option("-o,--output", options->output, "the artifact directory; must not exist")->required();
+  verb->add_option("--budget-bits", options->budget_bits,
+                   "buy residual blocks where they help most, up to this mean of bits a weight");
+  verb->add_option("--max-slowdown", options->max_slowdown,
+                   "buy residual blocks and 8-bit inputs where they help most, up to this factor of time");
   verb->add_flag("--resume", options->resume, "continue a killed run of the same model, recipe and samples");
   verb->add_option("--max-ram", options->max_ram,
                    "refuse to start when more memory would be needed, e.g. 8G");
