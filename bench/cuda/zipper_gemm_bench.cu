@@ -120,7 +120,8 @@ void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatr
     if (plan.kernel == ops::ZipperPlan::Kernel::Decode)
       std::printf("  decode %d/%d=%.1f", plan.workers, plan.slices, us);
     else
-      std::printf("  %d%s=%.1f", plan.tile_tokens, plan.stream_k ? "s" : "", us);
+      std::printf("  %s%d%s=%.1f", plan.kernel == ops::ZipperPlan::Kernel::Wide ? "wide" : "",
+                  plan.tile_tokens, plan.stream_k ? "s" : "", us);
     std::fflush(stdout);
   };
   const int64_t tiles = weights[0].tiles, steps = weights[0].steps;
@@ -133,7 +134,18 @@ void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatr
       time(plan);
     }
   }
+  for (const int tile : {128}) {
+    if (tokens < 64) continue;
+    const int64_t outputs = (tiles + 1) / 2 * ((tokens + tile - 1) / tile);
+    time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs * steps / 4)),
+          0, true});
+    time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs)), 0, false});
+  }
   for (const int tile : {16, 32, 64, 128}) {
+    if (tile == 128 && tokens > 512) {
+      time(ops::plan_gemm(tokens, tiles, steps, 132));
+      continue;
+    }
     if (tokens > 4 * tile || (tile == 128 && tokens < 64)) continue;
     ops::ZipperPlan plan = ops::plan_gemm(tile, tiles, steps, 132);
     const int cluster = tile == 128 ? 2 : 1;

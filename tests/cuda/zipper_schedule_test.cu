@@ -66,10 +66,12 @@ TEST(ZipperSchedule, CoversEveryStepOnce) {
 TEST(ZipperSchedule, TheTableGivesPlansThatTheKernelsTake) {
   for (const int64_t rows : {16, 100, 576, 4096, 6144, 28672, 128256})
     for (const int64_t steps : {1, 5, 32, 112, 231})
-      for (int64_t tokens = 1; tokens < 400; ++tokens) {
+      for (int64_t tokens = 1; tokens < 800; ++tokens) {
         const int64_t tiles = (rows + 127) / 128;
-        const ZipperPlan plan = ops::plan_zipper(tokens, rows, tiles, steps, 132);
+        const bool wide = tokens % 2 == 0;
+        const ZipperPlan plan = ops::plan_zipper(tokens, rows, tiles, steps, 132, wide);
         ASSERT_GE(plan.workers, 1);
+        ASSERT_TRUE(wide || plan.kernel != ZipperPlan::Kernel::Wide);
         if (plan.kernel == ZipperPlan::Kernel::Decode) {
           ASSERT_LE(tokens, plan.tile_tokens);
           ASSERT_TRUE(plan.tile_tokens == 8 || plan.tile_tokens == 16);

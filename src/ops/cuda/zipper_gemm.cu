@@ -6,6 +6,7 @@
 #include "ops/cuda/zipper_decode.cuh"
 #include "ops/cuda/zipper_gemm.h"
 #include "ops/cuda/zipper_gemm_sm90.cuh"
+#include "ops/cuda/zipper_wide.cuh"
 
 namespace quatrain::ops {
 namespace {
@@ -78,6 +79,20 @@ void launch_tokens(int tile_tokens, const Params& params, const DeviceActivation
   if (tile_tokens == 32) return launch<Shape<32, kDrain, kGroupScales>>(params, x, stream, overlap);
   if (tile_tokens == 64) return launch<Shape<64, kDrain, kGroupScales>>(params, x, stream, overlap);
   launch<Shape<128, kDrain, kGroupScales>>(params, x, stream, overlap);
+}
+
+void launch_wide(const Params& params, const DeviceActivations& x, cudaStream_t stream, bool overlap) {
+  using S = zipper::WideShape;
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(zipper::wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+  cuda_check(prepared, "wide zipper GEMM: shared memory (it needs a Hopper GPU)");
+  const CUtensorMap codes = code_map(x, S::kTokens / S::kCluster);
+  cluster_launch(zipper::wide_kernel, params.schedule.workers, S::kCluster, S::kThreads, S::kSharedBytes,
+                 stream, overlap, codes, params);
+}
+
+bool takes_wide(const ZipperMatrix& weights) {
+  return weights.drain == 128 && !weights.group_scales;
 }
 
 constexpr int kSharedLimit = 227 * 1024;
@@ -176,7 +191,10 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   params.activation_groups = static_cast<int>(x.groups);
   params.rows = static_cast<int>(weights.rows);
   params.tokens = static_cast<int>(x.tokens);
-  const int cluster = plan.tile_tokens == 128 ? 2 : 1;
+  const bool wide = plan.kernel == ZipperPlan::Kernel::Wide;
+  require(!wide || takes_wide(weights), "zipper GEMM: a wide plan for weights drained every {} columns{}",
+          weights.drain, weights.group_scales ? " with scales a group" : "");
+  const int cluster = wide || plan.tile_tokens == 128 ? 2 : 1;
   params.schedule = {static_cast<int>((weights.tiles + cluster - 1) / cluster),
                      static_cast<int>((x.tokens + plan.tile_tokens - 1) / plan.tile_tokens),
                      static_cast<int>(weights.steps), plan.workers, plan.stream_k};
@@ -189,6 +207,7 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   require(static_cast<size_t>((cluster == 2 ? 8 : 2) * params.schedule.row_tiles *
                               params.schedule.token_tiles) <= workspace.arrived.size(),
           "zipper GEMM: {} x {} results exceed the workspace", weights.rows, x.tokens);
+  if (wide) return launch_wide(params, x, stream, overlap);
   if (weights.drain == 128 && !weights.group_scales)
     return launch_tokens<128, false>(plan.tile_tokens, params, x, stream, overlap);
   if (weights.drain == 128) return launch_tokens<128, true>(plan.tile_tokens, params, x, stream, overlap);
@@ -204,14 +223,16 @@ template void zipper_gemm_planned(const ZipperMatrix&, const DeviceActivations&,
 void zipper_gemm(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
                  __nv_bfloat16* y, int64_t stride, cudaStream_t stream, bool overlap) {
   zipper_gemm_planned(weights, x, workspace,
-                      plan_zipper(x.tokens, weights.rows, weights.tiles, weights.steps, workspace.processors),
+                      plan_zipper(x.tokens, weights.rows, weights.tiles, weights.steps, workspace.processors,
+                                  takes_wide(weights)),
                       y, stride, stream, overlap);
 }
 
 void zipper_gemm(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
                  float* y, int64_t stride, cudaStream_t stream, bool overlap) {
   zipper_gemm_planned(weights, x, workspace,
-                      plan_zipper(x.tokens, weights.rows, weights.tiles, weights.steps, workspace.processors),
+                      plan_zipper(x.tokens, weights.rows, weights.tiles, weights.steps, workspace.processors,
+                                  takes_wide(weights)),
                       y, stride, stream, overlap);
 }
 

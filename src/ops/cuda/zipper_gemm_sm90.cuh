@@ -107,8 +107,8 @@ struct Ring {
 };
 
 // Warp 0: dense chunks and residual blocks. They do not depend on earlier kernels.
-template <typename S>
-__device__ void copy_weights(const Params& p, const Shared<S>& shared, int worker, int rank, int lane) {
+template <typename S, typename Memory>
+__device__ void copy_weights(const Params& p, const Memory& shared, int worker, int rank, int lane) {
   Ring<S::kStages> ring;
   ZipperSegment segment;
   const int tiles = (p.rows + kTileRows - 1) / kTileRows;
@@ -145,9 +145,9 @@ __device__ void copy_weights(const Params& p, const Shared<S>& shared, int worke
 }
 
 // Warp 1: codes, scales and zeros. In a cluster each CTA fetches its share of the codes for all.
-template <typename S>
-__device__ void copy_activations(const Params& p, const CUtensorMap* codes, const Shared<S>& shared,
-                                 int worker, int rank, int lane) {
+template <typename S, typename Memory>
+__device__ void copy_activations(const Params& p, const CUtensorMap* codes, const Memory& shared, int worker,
+                                 int rank, int lane) {
   if (lane != 0) return;
   ptx::prefetch_tensor_map(codes);
   ptx::wait_for_previous_kernel();
@@ -254,8 +254,8 @@ __device__ __forceinline__ void drain_products(const float* scales, float scale0
 // Adds the shares of a tile that several workers computed, in the order of K. True for the warpgroup that
 // arrived last: it then holds the whole sum.
 template <typename S>
-__device__ bool combine(const Params& p, const Shared<S>& shared, const ZipperSegment& segment, int worker,
-                        int rank, int group, int thread, float (&sums)[S::kResults]) {
+__device__ bool combine(const Params& p, int* last_flags, const ZipperSegment& segment, int worker, int rank,
+                        int group, int thread, float (&sums)[S::kResults]) {
   constexpr int kVectors = S::kResults / 4;
   const ZipperSchedule& schedule = p.schedule;
   const int64_t first_position = static_cast<int64_t>(segment.tile) * schedule.steps;
@@ -279,10 +279,10 @@ __device__ bool combine(const Params& p, const Shared<S>& shared, const ZipperSe
         p.arrived + (static_cast<int64_t>(segment.tile) * S::kCluster + rank) * S::kMathGroups + group;
     const bool is_last = atomicAdd(arrived, 1) == last - first;
     if (is_last) *arrived = 0;
-    shared.header->last[group] = is_last;
+    last_flags[group] = is_last;
   }
   ptx::named_barrier_sync(1 + group, 128);
-  const bool is_last = shared.header->last[group];
+  const bool is_last = last_flags[group];
   ptx::named_barrier_sync(1 + group, 128);
   if (!is_last) return false;
   __threadfence();
@@ -427,7 +427,8 @@ __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, i
     }
 
     const bool whole = segment.first_step == 0 && segment.last_step == p.schedule.steps;
-    if (!whole && !combine<S>(p, shared, segment, worker, rank, group, threadIdx.x % 128, sums)) continue;
+    if (!whole && !combine<S>(p, header.last, segment, worker, rank, group, threadIdx.x % 128, sums))
+      continue;
     finish<S>(p, (segment.row_tile * S::kCluster + rank) * kTileRows + row_half * 64,
               segment.token_tile * S::kTokens + first_token, warp, lane, sums);
   }

@@ -40,7 +40,22 @@ ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processor
   return plan;
 }
 
-ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors) {
+ZipperPlan plan_wide(int64_t tokens, int64_t tiles, int processors) {
+  ZipperPlan plan{};
+  plan.kernel = ZipperPlan::Kernel::Wide;
+  plan.tile_tokens = 128;
+  const int64_t slots = processors / 2, outputs = (tiles + 1) / 2 * ((tokens + 127) / 128);
+  const int64_t waves = (outputs + slots - 1) / slots;
+  plan.stream_k = outputs > slots && outputs * 10 < waves * slots * 9;
+  plan.workers = static_cast<int>(std::min(outputs, slots));
+  return plan;
+}
+
+ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors,
+                       bool wide) {
+  // Measured on an H200 (docs/measurements/gpu.md): the wide kernel wins once its tiles fill most of the GPU.
+  if (wide && tokens > 128 && (tiles + 1) / 2 * ((tokens + 127) / 128) * 3 >= processors)
+    return plan_wide(tokens, tiles, processors);
   if (tokens > 16) return plan_gemm(tokens, tiles, steps, processors);
   const ZipperPlan decode = plan_decode(tokens, rows, processors);
   // Measured on an H200 (docs/measurements/gpu.md): from 9 tokens on, with 8 strips an SM and more, the

@@ -6,10 +6,10 @@
 namespace quatrain::ops {
 
 struct ZipperPlan {
-  enum class Kernel { Decode, Gemm };
+  enum class Kernel { Decode, Gemm, Wide };
   Kernel kernel;
-  int tile_tokens;  // decode: 8 or 16; GEMM: 16, 32, 64 or 128
-  int workers;      // decode: CTAs; GEMM: CTAs, or pairs of them at 128 tokens
+  int tile_tokens;  // decode: 8 or 16; GEMM: 16, 32, 64 or 128; wide: 128
+  int workers;      // decode: CTAs; GEMM: CTAs, or pairs of them at 128 tokens; wide: pairs of CTAs
   int slices;       // decode: warps that share the columns of a strip
   bool stream_k;    // GEMM: workers take equal shares of all (tile, step) pairs; else whole tiles in turn
 };
@@ -18,9 +18,11 @@ struct ZipperPlan {
 ZipperPlan plan_decode(int64_t tokens, int64_t rows, int processors);
 /// GEMM: token tile and schedule by what was measured.
 ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processors);
-/// The faster of the two for `tokens` rows against a matrix of `rows` rows, tiles x steps chunks, on a GPU of
-/// `processors` SMs.
-ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors);
+/// Wide: tiles of 256 rows x 128 tokens a pair of CTAs, whole ones in turn where that leaves few SMs idle.
+ZipperPlan plan_wide(int64_t tokens, int64_t tiles, int processors);
+/// The fastest for `tokens` rows against a matrix of `rows` rows, tiles x steps chunks, on a GPU of
+/// `processors` SMs; `wide` says whether the wide kernel takes the matrix.
+ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors, bool wide);
 
 /// A stretch of K of one output tile.
 struct ZipperSegment {
@@ -52,6 +54,13 @@ struct ZipperSchedule {
         token_tiles - first_token_tile < kTokenGroup ? token_tiles - first_token_tile : kTokenGroup;
     const int within = tile - first_token_tile * row_tiles;
     return {within / width, first_token_tile + within % width, first, last, tile};
+  }
+
+  /// Steps of all of a worker's segments.
+  __host__ __device__ int64_t steps_of(int worker) const {
+    if (stream_k) return begin(worker + 1) - begin(worker);
+    const int tiles = row_tiles * token_tiles;
+    return worker < tiles ? static_cast<int64_t>((tiles - 1 - worker) / workers + 1) * steps : 0;
   }
 
   /// Walks a worker's segments: `cursor` starts at start(worker); false at the end.

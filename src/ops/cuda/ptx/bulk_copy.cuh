@@ -48,6 +48,12 @@ __device__ __forceinline__ void tensor_copy_multicast(void* to, const CUtensorMa
       : "memory");
 }
 
+/// Orders this thread's ordinary stores to shared memory before what wgmma and the copy engine do after the
+/// next barrier.
+__device__ __forceinline__ void fence_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
