@@ -201,7 +201,8 @@ TEST(Artifact, ReadsBackWhatWasWritten) {
   EXPECT_EQ(reader.quantization().unquantized, std::vector<std::string>{"model.norm"});
   expect_error([&] { reader.planes("model.norm"); }, {"model.norm", "not a quantised linear"});
 
-  // By hand: hi, scale, lo and index of each and the transform a.matrix, over all weights; neither norm nor bias.
+  // By hand: hi, scale, lo and index of each and the transform a.matrix, over all weights; neither norm nor
+  // bias.
   const double bytes = (33 * 96 + 33 * 3 * 2 + 5 * (16 * 32 + 4)) + (17 * 50 + 17 * 4 + (16 * 64 + 4)) +
                        (16 * 32 + 16 * 2 * 2) + 2 * 2 * 4;
   EXPECT_DOUBLE_EQ(reader.quantization().bits_per_weight, 8 * bytes / (33 * 192 + 17 * 100 + 16 * 64));

@@ -152,7 +152,8 @@ TEST_F(Resume, RefusesTheJournalOfAnotherRun) {
 TEST_F(Resume, RefinementGoesOnFromTheUnrefinedArtifact) {
   const std::vector<std::string> refined = {"refine.samples=3", "refine.length=24"};
   run(directory_ / "whole", false, 1, 9, refined);
-  run(directory_ / "out.unrefined", false, 1, 9, {"refine.samples=0"});  // what a run leaves that is killed while it refines
+  run(directory_ / "out.unrefined", false, 1, 9,
+      {"refine.samples=0"});  // what a run leaves that is killed while it refines
   EXPECT_THROW(run(directory_ / "out", false, 1, 9, refined), Error);
   EXPECT_THROW(run(directory_ / "out", true, 1, 9, {"refine.samples=3", "weights.target=0.5"}), Error);
   run(directory_ / "out", true, 1, 9, refined);

@@ -98,7 +98,8 @@ TEST(Clients, SlowRequestsAreCutOff) {
   const TestServer server(options);
   RawClient silent(server.port()), half_header(server.port()), half_body(server.port());
   half_header.send("POST /v1/completions HTTP/1.1\r\nHost");
-  half_body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
+  half_body.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
   EXPECT_EQ(silent.receive(), "");
   EXPECT_TRUE(silent.closed());
   half_header.receive();
