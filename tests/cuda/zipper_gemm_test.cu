@@ -65,7 +65,8 @@ std::vector<ZipperPlan> plans(const ZipperMatrix& weights, int64_t tokens) {
 template <typename Out>
 std::vector<Out> run(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
                      const ZipperPlan& plan) {
-  const int64_t stride = weights.rows + 3;
+  // An even distance lets whole tiles be stored as vectors, an odd one does not.
+  const int64_t stride = weights.rows + (weights.rows % 128 == 0 ? 8 : 3);
   const auto size = static_cast<size_t>(x.tokens * stride);
   DeviceBuffer<Out> y(size);
   cudaMemset(y.data(), 0xFF, y.bytes());  // NaN: every result must be written

@@ -19,12 +19,10 @@ ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processor
   ZipperPlan plan{};
   plan.kernel = ZipperPlan::Kernel::Gemm;
   // Measured on an H200 (docs/measurements/gpu.md): where the tiles of 128 rows do not fill the GPU, two
-  // narrow token tiles beat one wide one up to 32 and up to 128 tokens.
+  // narrow token tiles beat one wide one up to 32 and up to 128 tokens, and more while all run at once.
   const bool few = tiles < processors;
-  plan.tile_tokens = tokens <= (few ? 32 : 16)    ? 16
-                     : tokens <= 32               ? 32
-                     : tokens <= (few ? 128 : 64) ? 64
-                                                  : 128;
+  const bool narrow = tokens <= (few ? 128 : 64) || tiles * ((tokens + 63) / 64) <= processors;
+  plan.tile_tokens = tokens <= (few ? 32 : 16) ? 16 : tokens <= 32 ? 32 : narrow ? 64 : 128;
   const int cluster = plan.tile_tokens == 128 ? 2 : 1;
   // Two CTAs share an SM below 64 tokens: the copies of one run while the other drains.
   const int slots = processors * (plan.tile_tokens <= 32 ? 2 : 1) / cluster;

@@ -157,6 +157,16 @@ __device__ void finish_wide(const Params& p, int row0, int token, int lane,
       }
     return;
   }
+  if (p.y_fp32 && whole_rows && p.y_stride % 2 == 0 && (reinterpret_cast<uintptr_t>(p.y) & 7) == 0) {
+    auto* y = static_cast<float*>(p.y) + row0 + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < WideShape::kResults; i += 2) {  // four lanes fill a sector
+      const int at = token + i % 4 / 2 * 8;
+      if (at < p.tokens)
+        *reinterpret_cast<float2*>(y + at * p.y_stride + i / 4 * 8) = make_float2(sums[i], sums[i + 1]);
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < WideShape::kResults; ++i) {
     const int row = row0 + i / 4 * 8 + lane % 4 * 2 + i % 2, at = token + i % 4 / 2 * 8;
