@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "eval/perplexity.h"
 #include "eval/tasks/items.h"
@@ -87,6 +88,29 @@ std::string sample_lines(const std::vector<TaskResult>& results) {
   return lines;
 }
 
+struct Results {
+  std::vector<PerplexityResult> perplexities;
+  std::vector<TaskResult> tasks;
+};
+
+void report(const EvalOptions& options, const Corpus& corpus, const Results& results) {
+  if (!options.samples.empty()) write_file(options.samples, sample_lines(results.tasks));
+  if (options.common.json) {
+    Json list = Json::array();
+    const auto ratios = ratios_of(results.perplexities);
+    for (size_t i = 0; i < ratios.size(); ++i) {
+      Json entry = results.perplexities[i].to_json();
+      if (ratios[i]) entry["over_first"] = {{"value", ratios[i]->value}, {"stderr", ratios[i]->error}};
+      list.push_back(std::move(entry));
+    }
+    for (const TaskResult& result : results.tasks) list.push_back(result.to_json());
+    print_json({{"results", list}});
+    return;
+  }
+  if (!results.perplexities.empty()) print_perplexities(options, corpus, results.perplexities);
+  if (!results.tasks.empty()) print_tasks(options, results.tasks);
+}
+
 void evaluate(EvalOptions options) {
   std::vector<Protocol> protocols;
   if (options.protocols.empty() && options.tasks.empty()) options.protocols = {"token-ppl@2048"};
@@ -101,37 +125,27 @@ void evaluate(EvalOptions options) {
   options.common.apply_to(options.native);
   Corpus corpus;
   if (!protocols.empty()) corpus = load_corpus(options.text);
-  std::vector<PerplexityResult> results;
-  std::vector<TaskResult> task_results;
-  for (const std::string& model : options.models) {
-    const auto tokenizer = load_model_tokenizer(model);
-    for (const std::string& engine : options.engines) {
-      const auto scorer = make_scorer(model, {engine, options.native});
-      for (const Protocol& protocol : protocols) {
-        results.push_back(perplexity(*scorer, *tokenizer, corpus, protocol, options.windows));
-        results.back().model = model;
-      }
-      for (const Task& task : tasks) {
-        task_results.push_back(run_task(*scorer->native(), *tokenizer, task, options.task_options));
-        task_results.back().model = model;
+  Results results;
+  try {
+    for (const std::string& model : options.models) {
+      const auto tokenizer = load_model_tokenizer(model);
+      for (const std::string& engine : options.engines) {
+        const auto scorer = make_scorer(model, {engine, options.native});
+        for (const Protocol& protocol : protocols) {
+          results.perplexities.push_back(perplexity(*scorer, *tokenizer, corpus, protocol, options.windows));
+          results.perplexities.back().model = model;
+        }
+        for (const Task& task : tasks) {
+          results.tasks.push_back(run_task(*scorer->native(), *tokenizer, task, options.task_options));
+          results.tasks.back().model = model;
+        }
       }
     }
+  } catch (const Error&) {
+    report(options, corpus, results);  // a later model's failure takes nothing from the earlier ones
+    throw;
   }
-  if (!options.samples.empty()) write_file(options.samples, sample_lines(task_results));
-  if (options.common.json) {
-    Json list = Json::array();
-    const auto ratios = ratios_of(results);
-    for (size_t i = 0; i < results.size(); ++i) {
-      Json entry = results[i].to_json();
-      if (ratios[i]) entry["over_first"] = {{"value", ratios[i]->value}, {"stderr", ratios[i]->error}};
-      list.push_back(std::move(entry));
-    }
-    for (const TaskResult& result : task_results) list.push_back(result.to_json());
-    print_json({{"results", list}});
-    return;
-  }
-  if (!results.empty()) print_perplexities(options, corpus, results);
-  if (!task_results.empty()) print_tasks(options, task_results);
+  report(options, corpus, results);
 }
 
 }  // namespace

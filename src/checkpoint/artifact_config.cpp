@@ -91,12 +91,18 @@ Json activation_json(const ActivationPolicy& policy) {
   return {{"bits", policy.bits}, {"group", policy.group}, {"symmetric", policy.symmetric}};
 }
 
+// What an artifact's arithmetic depends on is never left to a default.
+void require_fields(const Json& json, std::initializer_list<const char*> fields, const std::string& where) {
+  for (const char* field : fields) require(json.contains(field), "{}.{}: is missing", where, field);
+}
+
 ActivationPolicy read_activation(const Json& parent, const ActivationPolicy& fallback,
                                  const std::string& parent_where) {
   const auto found = parent.find("activation");
   if (found == parent.end()) return fallback;
   const std::string where = parent_where + ".activation";
   require_object(*found, {"bits", "group", "symmetric"}, where);
+  require_fields(*found, {"bits", "group", "symmetric"}, where);
   ActivationPolicy policy;
   policy.bits = bit_width(*found, "bits", fallback.bits, where);
   policy.group = whole(*found, "group", fallback.group, 0, kMaxWidth, where);
@@ -246,6 +252,9 @@ QuantizationConfig QuantizationConfig::from_json(const Json& json, std::string_v
             where, config.bits_per_weight);
   }
   require(json.contains("defaults"), "{}.defaults: is missing", where);
+  require_object(json["defaults"], {"weight_group", "residual_block", "activation", "input_transform"},
+                 where + ".defaults");
+  require_fields(json["defaults"], {"weight_group", "residual_block", "activation"}, where + ".defaults");
   config.defaults = read_linear(json["defaults"], {}, where + ".defaults");
   if (json.contains("linears")) {
     require(json["linears"].is_object(), "{}.linears: must be an object", where);
@@ -259,6 +268,7 @@ QuantizationConfig QuantizationConfig::from_json(const Json& json, std::string_v
   require_object(json["kv"],
                  {"bits", "group", "symmetric", "key_transform", "value_transform", "sink_tokens", "layers"},
                  kv_where);
+  require_fields(json["kv"], {"bits", "group"}, kv_where);
   config.kv = read_kv(json["kv"], {}, kv_where);
   if (json["kv"].contains("layers")) {
     require(json["kv"]["layers"].is_object(), "{}.layers: must be an object", kv_where);

@@ -97,6 +97,11 @@ const ElementType* find_element_type(std::string_view name) {
   return nullptr;
 }
 
+bool is_integer_type(std::string_view name) {
+  return name == "BOOL" ||
+         (name.size() > 1 && (name[0] == 'I' || name[0] == 'U') && name[1] >= '0' && name[1] <= '9');
+}
+
 size_t tensor_bytes(const ElementType& type, std::span<const int64_t> shape, std::string_view where) {
   int64_t product = 1;  // of the dimensions that are not 0, so that no partial product overflows
   bool empty = false;

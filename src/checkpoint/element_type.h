@@ -25,6 +25,9 @@ struct ElementType {
 /// By name ("BF16", "Q4_K"); nullptr for a name that no format here uses.
 const ElementType* find_element_type(std::string_view name);
 
+/// I8 ... U64 and BOOL: indices and packed codes, no weights.
+bool is_integer_type(std::string_view name);
+
 /// Bytes of a tensor of this type. Throws when the row width is no multiple of the block, a dimension is
 /// negative, or the size does not fit 63 bits; `where` (file and tensor) begins the text.
 size_t tensor_bytes(const ElementType& type, std::span<const int64_t> shape, std::string_view where);

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "checkpoint/element_type.h"
 #include "model/tensor_problems.h"
 
 namespace quatrain {
@@ -52,6 +53,8 @@ class Check {
     else if (tensor->shape != shape)
       problems_.misshapen.push_back(
           fmt::format("{} is {}, not {}", name, shape_text(tensor->shape), shape_text(shape)));
+    else if (name.ends_with(".weight") && is_integer_type(tensor->type))
+      problems_.mistyped.push_back(fmt::format("{} holds {}, no weights", name, tensor->type));
   }
 
   // Planes or a plain matrix. The other planes' shapes follow from weight_hi's where they are read.

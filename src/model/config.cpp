@@ -19,8 +19,9 @@ void check_rope(const RopeConfig& rope, int64_t head_dim, std::string_view where
   require(rotated >= 2 && rotated % 2 == 0,
           "{}: RoPE turns {} of head_dim {} columns; it needs an even number of at least 2", where, rotated,
           head_dim);
-  require(rope.theta > 0 && std::isfinite(rope.theta) && rope.factor > 0 && std::isfinite(rope.factor),
-          "{}: RoPE needs a positive theta and factor", where);
+  require(rope.theta >= 1 && std::isfinite(rope.theta), "{}: field \"rope_theta\" must be at least 1, not {}",
+          where, rope.theta);
+  require(rope.factor > 0 && std::isfinite(rope.factor), "{}: RoPE needs a positive factor", where);
   require(rope.scaling != RopeConfig::Scaling::Divisors ||
               static_cast<int64_t>(rope.divisors.size()) == rotated / 2,
           "{}: RoPE has {} divisors for {} frequencies", where, rope.divisors.size(), rotated / 2);

@@ -162,14 +162,16 @@ std::optional<StoredCodes> tensor_codes(const Checkpoint& checkpoint, const Stor
   return all;
 }
 
-static void check_usage(const ConvertOptions& options) {
+static void check_usage(const fs::path& output, const ConvertOptions& options) {
   if (!options.dtype.empty()) stored_type_of(options.dtype);
   if (options.format != "safetensors" && options.format != "gguf")
     fail_usage("--to \"{}\" is not one of safetensors, gguf", options.format);
+  if (options.format == "gguf" && output.extension() != ".gguf")
+    fail_usage("{}: the name of a GGUF file must end in .gguf", output.string());
 }
 
 void convert_model(const Checkpoint& model, const fs::path& output, const ConvertOptions& options) {
-  check_usage(options);
+  check_usage(output, options);
   require(!fs::exists(output) || (options.format == "safetensors" && fs::is_directory(output)),
           "{}: exists already", output.string());
   if (options.format == "gguf") {
@@ -180,7 +182,7 @@ void convert_model(const Checkpoint& model, const fs::path& output, const Conver
 }
 
 void convert_model(const fs::path& model, const fs::path& output, const ConvertOptions& options) {
-  check_usage(options);  // before the model is opened
+  check_usage(output, options);  // before the model is opened
   convert_model(*open_checkpoint(model), output, options);
 }
 

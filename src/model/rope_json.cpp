@@ -15,6 +15,7 @@ std::string rope_type_of(const Json& parameters, std::string_view where) {
 
 double positive(const Json& json, std::string_view key, double fallback, std::string_view where) {
   const double value = json_number_or(json, key, fallback, where);
+  require(value != 0 || json_field(json, key) != nullptr, "{}: field \"{}\" is missing", where, key);
   require(value > 0, "{}: field \"{}\" must be positive, not {}", where, key, value);
   return value;
 }

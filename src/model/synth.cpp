@@ -178,7 +178,7 @@ void synthesize(const ModelConfig& shape, const fs::path& directory, const Synth
   const auto shapes = canonical_shapes(config);
   const auto total = static_cast<uint64_t>(parameter_count(config) * bytes);
   const uint64_t free = fs::space(target.path()).available;
-  require(total <= free, "{}: the model needs {:.1f} GB, the disk has {:.1f} GB free", directory.string(),
+  require(total <= free, "{}: the model needs {:.3f} GB, the disk has {:.3f} GB free", directory.string(),
           static_cast<double>(total) * 1e-9, static_cast<double>(free) * 1e-9);
 
   SafetensorsWriter writer(target.path(), SafetensorsWriter::balanced(total, options.shard_bytes));

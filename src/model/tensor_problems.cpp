@@ -19,11 +19,12 @@ void append(std::string& text, std::string_view title, const std::vector<std::st
 }  // namespace
 
 void TensorProblems::raise(const std::string& where) const {
-  if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
+  if (missing.empty() && unexpected.empty() && misshapen.empty() && mistyped.empty()) return;
   std::string text = fmt::format("{}: the tensors do not fit the model's config", where);
   append(text, "missing", missing);
   append(text, "unexpected", unexpected);
   append(text, "misshapen", misshapen);
+  append(text, "mistyped", mistyped);
   throw Error(text);
 }
 

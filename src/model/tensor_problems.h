@@ -7,7 +7,7 @@
 namespace quatrain {
 
 struct TensorProblems {
-  std::vector<std::string> missing, unexpected, misshapen;
+  std::vector<std::string> missing, unexpected, misshapen, mistyped;
 
   /// Throws where there are any; `where` begins the text.
   void raise(const std::string& where) const;

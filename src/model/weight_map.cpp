@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/element_type.h"
 #include "model/tensor_problems.h"
 
 namespace quatrain {
@@ -99,6 +100,8 @@ WeightMap map_weights(const TensorSource& source, const WeightNamer& namer, bool
       problems.unexpected.push_back(tensor->name + " " + shape_text(tensor->shape));
       continue;
     }
+    if (is_integer_type(tensor->type))
+      problems.mistyped.push_back(fmt::format("{} holds {}, no weights", tensor->name, tensor->type));
     const bool fits = shape_fits(*tensor, shapes, config.moe.experts);
     if (!fits)
       problems.misshapen.push_back(fmt::format(

@@ -16,6 +16,7 @@ namespace quatrain {
 namespace {
 
 constexpr size_t kMaxRecipeBytes = 1 << 20;
+constexpr size_t kMaxDots = 256;  // between two separators: no key, and no sentence, has so many
 constexpr int64_t kSmallestGroup = 16, kLargestGroup = 1024;
 constexpr std::string_view kGroupRule = "a power of two from 16 to 1024";
 
@@ -482,10 +483,21 @@ std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {
   return chosen;
 }
 
+// toml++ bounds the depth of values, not that of dotted keys, which it follows by recursion.
+static void check_dotted_keys(std::string_view toml, std::string_view where) {
+  size_t dots = 0;
+  for (const char c : toml) {
+    if (std::string_view("=,{}[]#\n").find(c) != std::string_view::npos) dots = 0;
+    dots += c == '.';
+    require(dots <= kMaxDots, "{}: a key has more than {} dots", where, kMaxDots);
+  }
+}
+
 Recipe parse_recipe(std::string_view toml, std::string_view where,
                     const std::vector<std::string>& overrides) {
   require(toml.size() <= kMaxRecipeBytes, "{}: {} bytes are too many for a recipe (at most {})", where,
           toml.size(), kMaxRecipeBytes);
+  check_dotted_keys(toml, where);
   toml::table table;
   try {
     table = toml::parse(toml, where);

@@ -162,6 +162,14 @@ TEST(QuantizationConfig, NamesTheFieldThatIsWrong) {
     json.erase(field);
     expect_error([&] { QuantizationConfig::from_json(json, "FILE"); }, {field, "missing"});
   }
+  for (const char* field : {"/defaults/weight_group", "/defaults/residual_block", "/defaults/activation",
+                            "/defaults/activation/bits", "/defaults/activation/group",
+                            "/defaults/activation/symmetric", "/kv/bits", "/kv/group"}) {
+    const Json::json_pointer place(field);
+    Json json = example_config().to_json();
+    json.at(place.parent_pointer()).erase(place.back());
+    expect_error([&] { QuantizationConfig::from_json(json, "FILE"); }, {place.back(), "missing"});
+  }
   expect_error([] { QuantizationConfig::from_json(Json(), "FILE"); }, {"quant_method"});
 }
 

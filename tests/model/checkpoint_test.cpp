@@ -209,6 +209,19 @@ TEST(Checkpoint, OneErrorListsAllThatIsWrong) {
     EXPECT_NE(error.find(word), std::string::npos) << word << " in " << error;
 }
 
+TEST(Checkpoint, IntegersAreNoWeights) {
+  const fs::path folder = fresh_folder("integers");
+  const Json json = small_config("llama");
+  write_hub(folder, json, random_tensors(ModelConfig::from_json(json, "test")));
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::string bytes = read_file(entry.path());
+    const size_t name = bytes.find("\"model.layers.1.mlp.up_proj.weight\":{");
+    if (name != std::string::npos) write_file(entry.path(), bytes.replace(bytes.find("F32", name), 3, "I32"));
+  }
+  EXPECT_NE(open_error(folder).find("model.layers.1.mlp.up_proj.weight holds I32"), std::string::npos)
+      << open_error(folder);
+}
+
 TEST(Checkpoint, NonFiniteWeightsNameTheirPlace) {
   const Json json = small_config("qwen2");
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {

@@ -113,23 +113,25 @@ TEST(ConvertModel, TypesRoundToNearest) {
   fs::create_directories(folder / "large");
   write_hub(folder / "large", json, tensors);
   for (const std::string format : {"gguf", "safetensors"}) {
+    const fs::path never = folder / ("never." + format);
     try {
-      convert_model(folder / "large", folder / "never", {.format = format, .dtype = "f16"});
+      convert_model(folder / "large", never, {.format = format, .dtype = "f16"});
       ADD_FAILURE() << "1e6 fits no FP16";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(format == "gguf" ? "blk.1.ffn_up" : "layers.1.mlp.up_proj"),
                 std::string::npos)
           << error.what();
     }
-    EXPECT_FALSE(fs::exists(folder / "never"));
+    EXPECT_FALSE(fs::exists(never));
   }
 }
 
 TEST(ConvertModel, RefusesWrongUse) {
   const fs::path folder = fresh_folder("convert-usage");
   EXPECT_THROW(convert_model("x", folder / "y", {.format = "gptq", .dtype = ""}), UsageError);
-  EXPECT_THROW(convert_model("x", folder / "y", {.format = "gguf", .dtype = "f8"}), UsageError);
-  EXPECT_THROW(convert_model(folder / "none", folder / "y", {.format = "gguf", .dtype = ""}), Error);
+  EXPECT_THROW(convert_model("x", folder / "y.gguf", {.format = "gguf", .dtype = "f8"}), UsageError);
+  EXPECT_THROW(convert_model(folder / "none", folder / "y.gguf", {.format = "gguf", .dtype = ""}), Error);
+  EXPECT_THROW(convert_model("x", folder / "y.bin", {.format = "gguf", .dtype = ""}), UsageError);
   write_file(folder / "taken.gguf", "x");
   EXPECT_THROW(convert_model(folder, folder / "taken.gguf", {.format = "gguf", .dtype = ""}), Error);
 }

@@ -149,20 +149,19 @@ TEST_F(Chat, CtrlCDropsTheLine) {
 }
 
 // A model of 260K parameters may be done before the key arrives; the key then does nothing, and the next
-// reply is tried.
+// reply is tried. Only the prompt is sure to come: with the signal the terminal drops what was not read yet.
 TEST_F(Chat, CtrlCEndsAReply) {
   Terminal terminal(run("500"));
+  ASSERT_TRUE(terminal.shows("> "));
   bool cancelled = false;
   for (int i = 0; i < 50 && !cancelled; ++i) {
-    ASSERT_TRUE(terminal.shows("> "));
     terminal.type("Once upon a time\r");
     ASSERT_TRUE(terminal.shows("a time\r\n"));
     terminal.type(kInterrupt);
-    ASSERT_TRUE(terminal.shows("]\r\n"));
-    cancelled = terminal.passed().ends_with("cancelled]\r\n");
+    ASSERT_TRUE(terminal.shows("> "));
+    cancelled = terminal.passed().find("cancelled]\r\n") != std::string_view::npos;
   }
   EXPECT_TRUE(cancelled);
-  ASSERT_TRUE(terminal.shows("> "));
   terminal.type("/clear\r");
   EXPECT_TRUE(terminal.leaves());
 }

@@ -142,6 +142,10 @@ TEST(Recipe, HostileText) {
   refusal("name = '" + std::string(2000, 'a') + "'");
   refusal(std::string(2 << 20, '#'));
   refusal("");
+  std::string deep = "a";
+  for (int i = 0; i < 100000; ++i) deep += ".a";
+  for (const std::string& text : {deep + " = 1", "[" + deep + "]", "x = {" + deep + " = 1}"})
+    expect_names(refusal("name = 'a'\n" + text), {"r.toml", "dots"});
   refusal("name = 'a'\n[weights.bits]\nx = 1");
   for (const char* bad : {"weights.group", "=3", "weights.=3", ".group=3", "nothing.x=1",
                           "weights.group.x=64", "weights.group=1\nname='b'", "weights=3", "weights.group="})
