@@ -2,7 +2,7 @@
 // FP32 sums run in different orders, and a value at a rounding tie then takes the neighbouring code. How far
 // that alone moves logits is measured on the reference itself: the same model with its channels in another
 // order computes the same in exact arithmetic. Where the reference's margin between its two best tokens is
-// wider than the largest such difference, the engine must choose the same token.
+// wider than the largest such difference at that token, the engine must choose the same token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "eval/scorer.h"
 #include "model/checkpoint.h"
+#include "ops/cpu/isa.h"
 #include "support/shared.h"
 #include "text/corpus.h"
 #ifdef QUATRAIN_HAVE_TORCH
@@ -21,7 +22,7 @@ namespace quatrain {
 namespace {
 
 constexpr int64_t kTokens = 500;  // within the model's context of 512
-constexpr int kOrders = 3;
+constexpr int kOrders = 16;
 
 std::vector<int64_t> random_order(int64_t size, uint64_t seed) {
   SplitMix64 random(seed);
@@ -73,23 +74,29 @@ std::vector<std::vector<float>> all_logits(const fs::path& artifact, const char*
   return rows;
 }
 
-class Greedy : public testing::TestWithParam<const char*> {};
+struct Case {
+  const char* recipe;
+  ops::Isa most;  // the best instruction set that is tried
+  double share;   // of the tokens, that has to be compared
+};
+
+class Greedy : public testing::TestWithParam<Case> {};
 
 TEST_P(Greedy, EqualAboveTheMargin) {
   const auto shared = shared_dir();
   if (!shared) GTEST_SKIP() << "no shared fixtures";
   const fs::path model = *shared / "data/models/stories260K/stories260K.bin";
-  const fs::path folder = fs::path(testing::TempDir()) / (std::string("greedy-") + GetParam());
+  const fs::path folder = fs::path(testing::TempDir()) / (std::string("greedy-") + GetParam().recipe);
   fs::remove_all(folder);
   fs::create_directories(folder);
-  const Recipe recipe = load_recipe(GetParam());
+  const Recipe recipe = load_recipe(GetParam().recipe);
   quantize(model, recipe, folder / "artifact", {});
   const Corpus corpus = load_corpus((*shared / "data/text/tinystories/tinystories_val.txt.gz").string());
   auto ids = load_model_tokenizer(model)->encode_sequence(corpus.text.substr(0, 8 * kTokens), false);
   ids.resize(kTokens);
 
   const auto reference = all_logits(folder / "artifact", "reference", ids);
-  float spread = 0;  // the largest difference between two orders
+  std::vector<float> spread(ids.size());  // of each token, the largest difference of a logit between orders
   for (int i = 1; i <= kOrders; ++i) {
     const fs::path reordered = folder / std::to_string(i);
     write_reordered(*open_checkpoint(model), static_cast<uint64_t>(i), reordered);
@@ -97,12 +104,15 @@ TEST_P(Greedy, EqualAboveTheMargin) {
     const auto other = all_logits(folder / "reordered", "reference", ids);
     for (size_t t = 0; t < other.size(); ++t)
       for (size_t v = 0; v < other[t].size(); ++v)
-        spread = std::max(spread, std::fabs(other[t][v] - reference[t][v]));
+        spread[t] = std::max(spread[t], std::fabs(other[t][v] - reference[t][v]));
     fs::remove_all(folder / "reordered");
   }
-  EXPECT_GT(spread, 0);  // the orders do differ
+  EXPECT_GT(*std::max_element(spread.begin(), spread.end()), 0);  // the orders do differ
 
+  const ops::Isa before = ops::active_isa();
+  ops::set_isa(std::min(before, GetParam().most));
   const auto native = all_logits(folder / "artifact", "native", ids);
+  ops::set_isa(before);
   ASSERT_EQ(native.size(), reference.size());
   int compared = 0;
   for (size_t t = 0; t < reference.size(); ++t) {
@@ -111,30 +121,31 @@ TEST_P(Greedy, EqualAboveTheMargin) {
     float second = -INFINITY;
     for (size_t v = 0; v < row.size(); ++v)
       if (static_cast<std::ptrdiff_t>(v) != best) second = std::max(second, row[v]);
-    if (row[static_cast<size_t>(best)] - second <= spread) continue;
+    if (row[static_cast<size_t>(best)] - second <= spread[t]) continue;
     ++compared;
     EXPECT_EQ(std::max_element(native[t].begin(), native[t].end()) - native[t].begin(), best)
         << "token " << t;
   }
   const double share = compared / static_cast<double>(reference.size());
   RecordProperty("compared_share", std::to_string(share));
-  // 0.80 here, where the design wants 0.9. A fifth of the margins lies below 0.49, a tenth below 0.22; the
-  // spread is 0.49, the largest of 768,000 differences (500 tokens, 512 logits, three orders). Their mean
-  // size is 0.037: were they normal, their deviation would be 0.046 and the largest, near five deviations,
-  // 0.23; flips that a long context has gathered widen the tail. It narrows with the channels that a logit
-  // averages over, 64 in this model. The spread of each token alone would let 0.93 be compared, but three
-  // orders are too few to know it: one such token differs. A 4-bit code is a step 17 times as wide: two
-  // orders of w4a8kv4-rtn differ by up to 3.8, more than 88 of 100 margins, so losses compare the recipes of
-  // 4 bits (agreement_test.cpp).
-  EXPECT_GE(share, 0.75) << "largest difference of orders: " << spread;
+  RecordProperty("compared_share", std::to_string(share));
+  EXPECT_GE(share, GetParam().share);
   fs::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Greedy, testing::Values("w8a8"), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+// Of w8a8's tokens 90 of 100 have such a margin, as the design asks. A 4-bit code is a step 17 times as wide,
+// and orders of w4a8kv4-rtn differ by more than four of ten margins. That cache is read in FP32 up to AVX2.
+// With AVX512-VNNI queries and softmax weights are integers of 16 bits: 2^-16 is more than what orders of
+// FP32 sums differ by, moves codes at ties that no order moves, and 3 of 100 tokens with them; losses compare
+// it (agreement_test.cpp).
+INSTANTIATE_TEST_SUITE_P(Recipes, Greedy,
+                         testing::Values(Case{"w8a8", ops::Isa::Avx512Vnni, 0.9},
+                                         Case{"w4a8kv4-rtn", ops::Isa::Avx2, 0.5}),
+                         [](const auto& info) {
+                           std::string name = info.param.recipe;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace quatrain
