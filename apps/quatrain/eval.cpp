@@ -142,7 +142,8 @@ void evaluate(EvalOptions options) {
       }
     }
   } catch (const Error&) {
-    report(options, corpus, results);  // a later model's failure takes nothing from the earlier ones
+    // A later model's failure takes nothing from the earlier ones.
+    if (!results.perplexities.empty() || !results.tasks.empty()) report(options, corpus, results);
     throw;
   }
   report(options, corpus, results);

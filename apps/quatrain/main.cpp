@@ -1,7 +1,11 @@
 // quatrain: quantises language models to 4 bits and runs them. Exit code 0, 1 (failed) or 2 (usage).
+#include <fmt/core.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <iostream>
 #include <string>
 
 #include "base/log.h"
@@ -9,9 +13,22 @@
 
 namespace {
 
+// Control bytes of a file's names would command the terminal.
+std::string printable(const std::string& text) {
+  std::string out;
+  for (const char letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if ((byte < 0x20 && letter != '\n' && letter != '\t') || byte == 0x7F)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += letter;
+  }
+  return out;
+}
+
 // Not fmt::print, which throws where stderr cannot be written (a full disk): nobody would catch it.
 int report(const std::string& text, int code) {
-  std::fputs(("error: " + text + "\n").c_str(), stderr);
+  std::fputs(("error: " + printable(text) + "\n").c_str(), stderr);
   return code;
 }
 
@@ -51,9 +68,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (const std::string verb = unknown_verb(app); app.get_subcommands().empty() && !verb.empty())
       return report("\"" + verb + "\" is no verb; quatrain --help lists them", 2);
-    return app.exit(error) == 0 ? 0 : 2;
+    if (app.exit(error) != 0) return 2;
+    return std::cout.flush() ? 0 : report("stdout: cannot write the help", 1);
   } catch (const UsageError& error) {
     return report(error.what(), 2);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(error.path1().string() + ": " + error.code().message(), 1);
   } catch (const std::bad_alloc&) {
     return report("out of memory; a smaller model, context or --max-ram may fit", 1);
   } catch (const std::exception& error) {

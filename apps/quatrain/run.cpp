@@ -159,7 +159,7 @@ bool print_piece(std::string_view text) {
 void say(Chat& chat, const std::string& text) {
   const Generation reply = chat.ask(text, print_piece);
   std::cout << std::endl;
-  require(static_cast<bool>(std::cout), "stdout: cannot write the answer");
+  require(static_cast<bool>(std::cout), "the answer cannot be written");
   print_speed(reply);
 }
 
@@ -236,7 +236,9 @@ void add_run(CLI::App& app) {
   verb->add_option("--max-tokens", options->generate.max_tokens, "longest reply")
       ->check(whole_number<int64_t>(1))
       ->capture_default_str();
-  verb->add_option("--stop", options->generate.stop, "a text that ends the reply (repeatable)");
+  verb->add_option("--stop", options->generate.stop, "a text that ends the reply (repeatable)")
+      ->check(
+          [](const std::string& text) { return std::string(text.empty() ? "a stop text is empty" : ""); });
   verb->add_option("--context", options->engine.context,
                    "longest conversation in tokens (default: the model's limit)")
       ->check(whole_number<int64_t>(1));

@@ -44,14 +44,15 @@ void add_synth(CLI::App& app) {
           "a published shape (llama3-8b, qwen3-30b-a3b, ...), or a config.json, params.json or MaxText .yml")
       ->required();
   CLI::Option* bf16 = verb->add_flag("--bf16", options->bf16, "a 16-bit model in BF16 (the default)");
-  verb->add_option("--recipe", options->recipe,
-                   "an artifact by this recipe instead, without the 16-bit model")
-      ->excludes(bf16);
+  CLI::Option* recipe = verb->add_option("--recipe", options->recipe,
+                                         "an artifact by this recipe instead, without the 16-bit model")
+                            ->excludes(bf16);
   verb->add_option("--seed", options->synth.seed, "seed of the weights")->check(whole_number<uint64_t>(0));
   CLI::Option* output = verb->add_option("-o,--output", options->output, "the directory to write");
   verb->add_flag("--dry-run", options->dry_run,
                  "print what `inspect` would of the 16-bit model; write nothing")
-      ->excludes(output);
+      ->excludes(output)
+      ->excludes(recipe);
   add_common(*verb, options->common);
   verb->callback([options] {
     options->synth.threads = options->common.threads;
