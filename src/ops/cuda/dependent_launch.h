@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "ops/cuda/error.h"
+#include "ops/cuda/gpu.h"
 
 namespace quatrain::ops {
 
@@ -20,7 +21,7 @@ void launch_dependent(void (*kernel)(Parameters...), dim3 grid, unsigned threads
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = gpu_overlaps_kernels() ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), what);
 }
 

@@ -1,4 +1,5 @@
 #include "ops/cuda/device_activations.h"
+#include "ops/cuda/gpu.h"
 
 namespace quatrain::ops {
 
@@ -12,6 +13,13 @@ DeviceActivations::DeviceActivations(int64_t tokens, int64_t width, int64_t grou
   codes = DeviceBuffer<int8_t>(static_cast<size_t>(capacity * stride));
   scale = DeviceBuffer<float>(static_cast<size_t>(groups * token_stride));
   zero = DeviceBuffer<int32_t>(static_cast<size_t>(groups * token_stride));
+  if (gpu_kernels() == GpuKernels::Nibbles) make_room_for_nibbles();
+}
+
+void DeviceActivations::make_room_for_nibbles() {
+  nibble_unit = groups > 1 && group < 128 ? static_cast<int>(group) : 128;
+  nibbles = DeviceBuffer<uint32_t>(static_cast<size_t>(stride / 128 * token_stride * 16));
+  nibble_zero = DeviceBuffer<int32_t>(static_cast<size_t>(stride / nibble_unit * token_stride));
 }
 
 }  // namespace quatrain::ops

@@ -12,7 +12,7 @@ namespace quatrain::ops {
 /// groups whose z is within [-112, 127], nearly all, get the zero 0: their z S costs nothing in the product.
 ///
 /// Codes lie one a byte, 4-bit ones too: wgmma's B operand cannot be widened between the copy engine and the
-/// tensor core.
+/// tensor core. GPUs with 4-bit tensor instructions read them packed.
 struct DeviceActivations {
   DeviceActivations() = default;
   /// Room for `tokens` rows of `width` values in groups of `group` columns (0: the whole row).
@@ -28,6 +28,13 @@ struct DeviceActivations {
   DeviceBuffer<int8_t> codes;  // [capacity, stride]
   DeviceBuffer<float> scale;   // [groups, token_stride]
   DeviceBuffer<int32_t> zero;  // [groups, token_stride]
+
+  /// Makes room for 4-bit codes two a byte; the constructor does where the GPU multiplies them so.
+  void make_room_for_nibbles();
+  bool packed = false;                // pack_nibbles() has run on these codes; whoever writes codes clears it
+  int nibble_unit = 0;                // columns of a zero: 32, 64 or 128
+  DeviceBuffer<uint32_t> nibbles;     // [stride / 128, token_stride, 16], in the order of pack_nibbles()
+  DeviceBuffer<int32_t> nibble_zero;  // [stride / nibble_unit, token_stride]
 };
 
 /// The shift of a group with zero z: 128 for 8 bits; for 4 bits z itself where q - z fits a signed byte.

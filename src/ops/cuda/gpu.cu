@@ -18,11 +18,40 @@ int gpu_processors() {
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cudaDeviceProp properties;
   cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  require(properties.major == 9 && properties.minor == 0,
-          "CUDA: {} has compute capability {}.{}; the kernels of this build need 9.0 (H100, H200): use "
-          "--device cpu",
-          properties.name, properties.major, properties.minor);
+  require(
+      kernels_of(properties.major, properties.minor).has_value(),
+      "CUDA: {} has compute capability {}.{}; this build has kernels for 8.0, 8.6 and 8.9 (A100, RTX 30 and "
+      "40), 9.0 (H100, H200) and 12.x (RTX 50): use --device cpu",
+      properties.name, properties.major, properties.minor);
   return properties.multiProcessorCount;
+}
+
+std::optional<GpuKernels> kernels_of(int major, int minor) {
+  if (major == 8 && (minor == 0 || minor == 6 || minor == 9)) return GpuKernels::Nibbles;
+  if (major == 9 && minor == 0) return GpuKernels::Wgmma;
+  if (major == 12) return GpuKernels::Bytes;
+  return std::nullopt;
+}
+
+namespace {
+int attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+}  // namespace
+
+GpuKernels gpu_kernels() {
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor),
+            minor = attribute(cudaDevAttrComputeCapabilityMinor);
+  const std::optional<GpuKernels> kernels = kernels_of(major, minor);
+  require(kernels.has_value(), "CUDA: no kernels for compute capability {}.{}", major, minor);
+  return *kernels;
+}
+
+bool gpu_overlaps_kernels() {
+  return attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
 }
 
 }  // namespace quatrain::ops

@@ -20,6 +20,11 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// Arrives there without waiting.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 template <int kRegisters>
 __device__ __forceinline__ void registers_increase() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -31,14 +36,18 @@ __device__ __forceinline__ void registers_decrease() {
 }
 
 /// Programmatic dependent launch: waits until the kernels before this one in the stream have finished and
-/// their writes are visible.
+/// their writes are visible. Before compute capability 9.0 no kernel starts earlier than that.
 __device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 /// Allows the next kernel of the stream to start.
 __device__ __forceinline__ void allow_next_kernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 }  // namespace quatrain::ops::ptx
