@@ -25,6 +25,9 @@ struct EngineOptions {
   int64_t kv_sink = 0, kv_recent = 0;
   std::string device = "cpu";  // cuda or cuda:N too, where the program was built for it
   uint64_t gpu_memory = 0;     // bytes of GPU memory for weights, buffers and KV cache; 0: what is free
+  // On GPUs too, a sequence's results depend neither on what shares its passes nor on how its tokens are split
+  // into them, bit for bit; slower. The CPU's never do.
+  bool batch_invariant = false;
 };
 
 /// What one sequence feeds into a forward pass.
@@ -80,8 +83,9 @@ class Engine {
   /// KV pages that all sequences together may use: the limit, or what memory has room for now.
   virtual int64_t pages_in_all() const = 0;
 
-  /// Appends every item's tokens to its sequence and computes the logits that are asked for. A sequence's
-  /// results do not depend on the other items nor on how its tokens were split into calls.
+  /// Appends every item's tokens to its sequence and computes the logits that are asked for. On the CPU, and on
+  /// GPUs with batch_invariant, a sequence's results do not depend on the other items nor on how its tokens were
+  /// split into calls.
   virtual void forward(std::span<const BatchItem> batch, const LogitsSink& sink) = 0;
 };
 

@@ -14,8 +14,9 @@
 namespace quatrain {
 namespace {
 
-constexpr int64_t kChunk = 2048;         // tokens of a pass, where the caller does not say
-constexpr int64_t kMostSequences = 256;  // whose whole contexts the cache has room for, where memory allows
+constexpr int64_t kChunk = 2048;          // tokens of a pass, where the caller does not say
+constexpr int64_t kInvariantChunk = 512;  // the same, where products keep partial sums of all their tokens
+constexpr int64_t kMostSequences = 256;   // whose whole contexts the cache has room for, where memory allows
 constexpr size_t kReserve = size_t{512} << 20;  // left to the driver and to graphs
 
 // Makes the GPU of "cuda" or "cuda:N" the current one.
@@ -72,10 +73,16 @@ class DevicePages : public PageMemory {
   int64_t pages_, used_ = 0;
 };
 
+int64_t rows_of(const EngineOptions& options) {
+  if (!options.batch_invariant) return options.prefill_chunk == -1 ? kChunk : options.prefill_chunk;
+  return std::max(options.prefill_chunk == -1 ? kInvariantChunk : options.prefill_chunk,
+                  ops::DenseDeviceMatrix::kInvariantTokens);
+}
+
 // Everything but the sequences, built first because the pages get what it leaves.
 struct CudaParts {
   CudaParts(const WeightSource& source, const EngineOptions& options, int64_t context)
-      : scratch(options.prefill_chunk == -1 ? kChunk : options.prefill_chunk, options.threads) {
+      : scratch(rows_of(options), options.threads, options.batch_invariant) {
     const size_t limit = memory_limit(options.gpu_memory), before = free_memory();
     model.emplace(load_cuda_model(source, scratch));
     scratch.allocate();

@@ -98,7 +98,10 @@ CudaForwardPass::Shape CudaForwardPass::stage(std::span<const Slice> slices, int
   settle();  // the last pass may still read its inputs
   const bool tiled = std::all_of(model_.layers.begin(), model_.layers.end(),
                                  [](const CudaLayer& layer) { return ops::tile_attention_fits(layer.kv); });
-  const auto is_tile = [&](const Slice& slice) { return tiled && std::ssize(slice.tokens) >= kLeastTile; };
+  // Whether a token runs in a tile or alone depends on its neighbours, and so does the order of its sums.
+  const auto is_tile = [&](const Slice& slice) {
+    return tiled && !scratch_.invariant() && std::ssize(slice.tokens) >= kLeastTile;
+  };
   Shape shape;
   shape.sequences = std::ssize(slices);
   int64_t longest = 0;
@@ -221,7 +224,8 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
   attention.heads = static_cast<int>(config_.heads);
   attention.scale = config_.attention_scale;
   attention.window = static_cast<int>(layer.window);
-  attention.max_length = static_cast<int>(shape.max_pages * ops::kKvPageTokens);
+  // It only says into how many parts a sequence is split: one, where the batch must not matter.
+  attention.max_length = scratch_.invariant() ? 1 : static_cast<int>(shape.max_pages * ops::kKvPageTokens);
   attention.q = qkv_.data();
   attention.q_stride = width;
   attention.out = attended_.data();
@@ -286,7 +290,8 @@ void CudaForwardPass::run_experts(const CudaLayer& layer, int64_t index, const S
     ops::copy_rows(normed_.data(), rows, width, width, scratch_.halves(), stream_);
     input = scratch_.halves();
   }
-  layer.router->multiply(scratch_.cublas(), input, rows, router_logits_.data(), experts, stream_);
+  layer.router->multiply(scratch_.cublas(), input, rows, router_logits_.data(), experts, stream_,
+                         scratch_.invariant());
   std::vector<float> logits(static_cast<size_t>(rows * experts));
   ops::cuda_check(cudaMemcpyAsync(logits.data(), router_logits_.data(), logits.size() * 4,
                                   cudaMemcpyDeviceToHost, stream_),

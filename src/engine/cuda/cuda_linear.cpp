@@ -25,8 +25,10 @@ bool zipper_fits(const NibblePlanes& planes, const ActivationPolicy& activation)
 
 }  // namespace
 
-CudaScratch::CudaScratch(int64_t rows, int threads) : rows_(rows), threads_(threads) {
+CudaScratch::CudaScratch(int64_t rows, int threads, bool invariant)
+    : rows_(rows), invariant_(invariant), threads_(threads) {
   ops::gpu_processors();  // says what is wrong with the GPU before anything else fails
+  overlap_ = ops::gpu_overlaps_kernels();
   ops::cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   cublas_ = std::make_unique<ops::CublasHandle>(stream_);
 }
@@ -43,13 +45,20 @@ void CudaScratch::plan_codes(int64_t width, int64_t group) {
 void CudaScratch::plan_rows(int64_t width) {
   widest_ = std::max(widest_, width);
 }
-void CudaScratch::plan_product(int64_t outputs) {
+void CudaScratch::plan_product(int64_t outputs, int64_t columns) {
   outputs_ = std::max(outputs_, outputs);
+  if (!invariant_) return;
+  const auto cut = [](int64_t size, int64_t by) { return (size + by - 1) / by; };
+  partials_ = std::max(
+      partials_, ops::invariant_partials(cut(outputs, ops::kTileRows), cut(columns, ops::kStepColumns), rows_,
+                                         ops::gpu_processors()));
 }
 void CudaScratch::allocate() {
   values_ = ops::DeviceBuffer<float>(static_cast<size_t>(rows_ * widest_));
   halves_ = ops::DeviceBuffer<__nv_bfloat16>(static_cast<size_t>(rows_ * widest_));
   workspace_ = std::make_unique<ops::ZipperWorkspace>(std::max<int64_t>(outputs_, 1), rows_);
+  if (partials_ > std::ssize(workspace_->partial))
+    workspace_->partial = ops::DeviceBuffer<float>(static_cast<size_t>(partials_));
 }
 
 CudaLinear::CudaLinear(const WeightSource& source, std::span<const LinearShape> linears,
@@ -94,7 +103,7 @@ void CudaLinear::add(LinearPart&& linear, std::span<const float> gain, const Wei
   }
   if (integer) scratch.plan_codes(linear.columns, activation.group);
   scratch.plan_rows(linear.columns);
-  scratch.plan_product(linear.rows);
+  scratch.plan_product(linear.rows, linear.columns);
 
   Part part;
   part.stage = stages_.size() - 1;
@@ -146,11 +155,12 @@ void CudaLinear::prepare(const Stage& stage, LinearInput& input, int64_t rows, b
         input.gelu,       input.add, input.x,
         input.bad};
     if (input.kind == LinearInput::Kind::Norm)
-      ops::rms_norm_quantize(input.x, input.stride, input.epsilon, options, codes, stream, true);
+      ops::rms_norm_quantize(input.x, input.stride, input.epsilon, options, codes, stream, scratch.overlap());
     else if (input.kind == LinearInput::Kind::Gate)
-      ops::silu_mul_quantize(input.x, input.stride, options, codes, stream, true);
+      ops::silu_mul_quantize(input.x, input.stride, options, codes, stream, scratch.overlap());
     else
-      ops::quantize_rows(input.x, input.stride, options, codes, stream, true);
+      ops::quantize_rows(input.x, input.stride, options, codes, stream, scratch.overlap());
+    ops::prepare_product(codes, stage.activation.bits, stream);
     input.add = nullptr;  // now in x
     return;
   }
@@ -184,7 +194,8 @@ void CudaLinear::prepare(const Stage& stage, LinearInput& input, int64_t rows, b
     ops::RowOptions options;
     options.policy = stage.activation;
     options.bad = input.bad;
-    ops::quantize_rows(static_cast<const float*>(values), inputs_, options, codes, stream, true);
+    ops::quantize_rows(static_cast<const float*>(values), inputs_, options, codes, stream, scratch.overlap());
+    ops::prepare_product(codes, stage.activation.bits, stream);
   } else if (stage.activation.bits < 16) {
     ops::fake_quantize_rows(values, rows, inputs_, stage.activation, input.bad, stream);
   }
@@ -202,12 +213,13 @@ void CudaLinear::run(LinearInput input, int64_t rows, float* y, int64_t y_stride
     prepared = part.stage;
     prepared_bf16 = bf16;
     if (part.zipper)
-      ops::zipper_gemm(*part.zipper, scratch.codes(inputs_, stage.activation.group), scratch.workspace(),
-                       y + part.offset, y_stride, scratch.stream(), true);
+      ops::zipper_product(*part.zipper, scratch.codes(inputs_, stage.activation.group), scratch.workspace(),
+                          {scratch.invariant()}, y + part.offset, y_stride, scratch.stream(),
+                          scratch.overlap());
     else
       part.dense->multiply(scratch.cublas(),
                            bf16 ? static_cast<const void*>(scratch.halves()) : scratch.values(), rows,
-                           y + part.offset, y_stride, scratch.stream());
+                           y + part.offset, y_stride, scratch.stream(), scratch.invariant());
   }
 }
 

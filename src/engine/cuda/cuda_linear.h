@@ -15,7 +15,7 @@
 #include "ops/cuda/device_activations.h"
 #include "ops/cuda/quantize_rows.h"
 #include "ops/cuda/row_transforms.h"
-#include "ops/cuda/zipper_gemm.h"
+#include "ops/cuda/zipper_product.h"
 
 namespace quatrain {
 
@@ -23,8 +23,10 @@ namespace quatrain {
 /// forward pass allocates nothing.
 class CudaScratch {
  public:
-  /// `rows`: most rows of a product; `threads`: for loading, as ThreadPool takes it.
-  CudaScratch(int64_t rows, int threads);
+  /// `rows`: most rows of a product; `threads`: for loading, as ThreadPool takes it; `invariant`: products
+  /// add in an order that does not depend on their number of rows (`rows` must then be at least
+  /// DenseDeviceMatrix::kInvariantTokens).
+  CudaScratch(int64_t rows, int threads, bool invariant);
   ~CudaScratch();
   CudaScratch(const CudaScratch&) = delete;
   CudaScratch& operator=(const CudaScratch&) = delete;
@@ -34,10 +36,13 @@ class CudaScratch {
   ThreadPool& threads() { return threads_; }
   const ops::CublasHandle& cublas() const { return *cublas_; }
   int64_t rows() const { return rows_; }
+  bool invariant() const { return invariant_; }
+  /// Whether kernels may start while the one before them still runs.
+  bool overlap() const { return overlap_; }
 
   void plan_codes(int64_t width, int64_t group);
   void plan_rows(int64_t width);
-  void plan_product(int64_t outputs);
+  void plan_product(int64_t outputs, int64_t columns);
   /// Allocates what was planned.
   void allocate();
 
@@ -48,11 +53,12 @@ class CudaScratch {
 
  private:
   int64_t rows_;
+  bool invariant_, overlap_ = false;
   ThreadPool threads_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<ops::CublasHandle> cublas_;
   std::map<std::pair<int64_t, int64_t>, ops::DeviceActivations> codes_;
-  int64_t widest_ = 0, outputs_ = 0;
+  int64_t widest_ = 0, outputs_ = 0, partials_ = 0;
   ops::DeviceBuffer<float> values_;
   ops::DeviceBuffer<__nv_bfloat16> halves_;
   std::unique_ptr<ops::ZipperWorkspace> workspace_;

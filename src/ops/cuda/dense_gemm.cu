@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstddef>
 
 #include "ops/cuda/dense_gemm.h"
 #include "ops/cuda/row_ops.h"
@@ -72,15 +73,27 @@ DenseDeviceMatrix::DenseDeviceMatrix(int64_t rows, int64_t columns,
 }
 
 void DenseDeviceMatrix::multiply(const CublasHandle& cublas, const void* x, int64_t tokens, float* y,
-                                 int64_t stride, cudaStream_t stream) const {
+                                 int64_t stride, cudaStream_t stream, bool invariant) const {
   if (tokens == 0) return;
   const float one = 1, zero = 0;
   const cudaDataType_t type = bf16() ? CUDA_R_16BF : CUDA_R_32F;
-  cublas_check(cublasGemmEx(cublas.get(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows_),
-                            static_cast<int>(tokens), static_cast<int>(columns_), &one, data(), type,
-                            static_cast<int>(columns_), x, type, static_cast<int>(columns_), &zero, y,
-                            CUDA_R_32F, static_cast<int>(stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-               "cublasGemmEx");
+  const int64_t value_bytes = bf16() ? 2 : 4;
+  const auto product = [&](int64_t first, int64_t count) {
+    const auto* from = static_cast<const std::byte*>(x) + first * columns_ * value_bytes;
+    cublas_check(
+        cublasGemmEx(cublas.get(), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows_), static_cast<int>(count),
+                     static_cast<int>(columns_), &one, data(), type, static_cast<int>(columns_), from, type,
+                     static_cast<int>(columns_), &zero, y + first * stride, CUDA_R_32F,
+                     static_cast<int>(stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
+  };
+  if (!invariant) {
+    product(0, tokens);
+  } else {
+    // The last piece reaches back over tokens that are done, which come out the same again.
+    for (int64_t first = 0; first < tokens; first += kInvariantTokens)
+      product(std::clamp<int64_t>(tokens - kInvariantTokens, 0, first), kInvariantTokens);
+  }
   if (bias_.size() > 0) add_bias(y, tokens, rows_, stride, bias_.data(), stream);
 }
 

@@ -44,9 +44,11 @@ class DenseDeviceMatrix {
   int64_t bytes() const { return static_cast<int64_t>(half_.bytes() + full_.bytes()); }
 
   /// y [tokens, rows], rows `stride` floats apart, from x [tokens, columns] side by side, BF16 where bf16(),
-  /// else FP32; sums in FP32.
+  /// else FP32; sums in FP32. With `invariant`, cuBLAS always sees kInvariantTokens tokens, so that it always
+  /// adds in the same order: x and y must have room for so many, and what lies in y past `tokens` is lost.
   void multiply(const CublasHandle& cublas, const void* x, int64_t tokens, float* y, int64_t stride,
-                cudaStream_t stream) const;
+                cudaStream_t stream, bool invariant = false) const;
+  static constexpr int64_t kInvariantTokens = 64;
 
  private:
   int64_t rows_ = 0, columns_ = 0;

@@ -15,6 +15,10 @@ std::optional<GpuKernels> kernels_of(int major, int minor);
 /// Of the current GPU, which must be served (gpu_processors() says so by name).
 GpuKernels gpu_kernels();
 
+/// Makes gpu_kernels() answer this, for tests of kernels that the GPU at hand can run but would not take;
+/// none: the GPU decides again.
+void use_gpu_kernels(std::optional<GpuKernels> kernels);
+
 /// Multiprocessors of the current GPU. No GPU, a driver too old for this build, or a GPU that the kernels
 /// were not built for is an Error that names what was found and what would work.
 int gpu_processors();
