@@ -21,6 +21,7 @@ struct CommonOptions {
   std::string device = "cpu";
   std::string gpu_memory;
   int64_t kv_sink = 0, kv_recent = 0;
+  bool batch_invariant = false;
 
   /// Threads, device, memory and unquantised tokens of an engine.
   void apply_to(EngineOptions& engine) const;
@@ -43,7 +44,7 @@ CLI::Validator whole_number(Number least) {
 /// Adds --threads, --json and --device.
 void add_common(CLI::App& verb, CommonOptions& options);
 /// The same for verbs that run a model: --device takes cuda and cuda:N too where the program was built for
-/// them, and there are --gpu-memory, --kv-sink and --kv-recent.
+/// them, and there are --gpu-memory, --batch-invariant, --kv-sink and --kv-recent.
 void add_engine_common(CLI::App& verb, CommonOptions& options);
 
 /// "8G", "512M", "1073741824": bytes. Anything else is a UsageError that names `flag`.
