@@ -176,7 +176,8 @@ template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     attention_kernel(const __grid_constant__ AttentionParams p) {
   constexpr int kRecord = kHeads * (kDim + 2);
-  __shared__ float shared[kWarps][kRecord];
+  __shared__ __align__(16) float shared[kWarps][kRecord];
+  static_assert(kRecord % 4 == 0);
   __shared__ float weights[kMaxSplits][kHeads];
   __shared__ bool is_last;
   ptx::allow_next_kernel();
@@ -263,25 +264,37 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     }
   __syncthreads();
 
-  const auto store = [&](int query, int column, float value) {
-    p.attention.out[batch_row * p.attention.out_stride + (head * p.group + query) * kDim + column] = value;
+  // From here on a thread has four neighbouring columns of a query.
+  const int vectors = p.group * (kDim / 4);
+  const auto store = [&](int vector, float4 value) {
+    float* to = p.attention.out + batch_row * p.attention.out_stride + head * p.group * kDim + vector * 4;
+    to[0] = value.x, to[1] = value.y, to[2] = value.z, to[3] = value.w;
+  };
+  const auto add = [](float weight, float4 value, float4& to) {
+    to.x = fmaf(weight, value.x, to.x);
+    to.y = fmaf(weight, value.y, to.y);
+    to.z = fmaf(weight, value.z, to.z);
+    to.w = fmaf(weight, value.w, to.w);
   };
   float* own = p.partial + static_cast<int64_t>(blockIdx.x) * kRecord;
-  for (int i = threadIdx.x; i < p.group * kDim; i += kWarps * 32) {
-    const int query = i / kDim, column = i % kDim;
-    float largest = -1e30f, total = 0, sum = 0;
+  for (int i = threadIdx.x; i < vectors; i += kWarps * 32) {
+    const int query = i / (kDim / 4);
+    float largest = -1e30f, sum = 0;
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, shared[w][kHeads * (kDim + 1) + query]);
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       const float weight = exp2f(shared[w][kHeads * (kDim + 1) + query] - largest);
-      total += weight * shared[w][i];
+      add(weight, *reinterpret_cast<const float4*>(&shared[w][4 * i]), total);
       sum += weight * shared[w][kHeads * kDim + query];
     }
     if (p.splits == 1) {
-      store(query, column, total / sum);
+      store(i, make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum));
       continue;
     }
-    own[i] = total;
-    if (column == 0) {
+    reinterpret_cast<float4*>(own)[i] = total;
+    if (i % (kDim / 4) == 0) {
       own[kHeads * kDim + query] = sum;
       own[kHeads * (kDim + 1) + query] = largest;
     }
@@ -303,24 +316,41 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     const int query = threadIdx.x / 16, part = threadIdx.x % 16;
     const float* sums = records + kHeads * kDim + query;
     const float* maxima = records + kHeads * (kDim + 1) + query;
-    float largest = -1e30f, sum = 0;
-    for (int i = part; i < p.splits; i += 16) largest = fmaxf(largest, __ldcg(maxima + i * kRecord));
+    float maximum[kMaxSplits / 16], share[kMaxSplits / 16], largest = -1e30f, sum = 0;
+#pragma unroll
+    for (int i = 0; i < kMaxSplits / 16; ++i) {
+      const int record = part + 16 * i;
+      maximum[i] = record < p.splits ? __ldcg(maxima + record * kRecord) : -INFINITY;
+      share[i] = record < p.splits ? __ldcg(sums + record * kRecord) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kMaxSplits / 16; ++i) largest = fmaxf(largest, maximum[i]);
     for (int distance = 8; distance > 0; distance /= 2)
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
-    for (int i = part; i < p.splits; i += 16) {
-      weights[i][query] = exp2f(__ldcg(maxima + i * kRecord) - largest);
-      sum += weights[i][query] * __ldcg(sums + i * kRecord);
+#pragma unroll
+    for (int i = 0; i < kMaxSplits / 16; ++i) {
+      maximum[i] = exp2f(maximum[i] - largest);
+      sum += maximum[i] * share[i];
     }
     for (int distance = 8; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    for (int i = part; i < p.splits; i += 16) weights[i][query] /= sum;
+#pragma unroll
+    for (int i = 0; i < kMaxSplits / 16; ++i) weights[part + 16 * i][query] = maximum[i] / sum;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < p.group * kDim; i += kWarps * 32) {
-    float total = 0;
-#pragma unroll 8  // independent loads: each is a trip to L2
-    for (int s = 0; s < p.splits; ++s)
-      total = fmaf(weights[s][i / kDim], __ldcg(records + s * kRecord + i), total);
-    store(i / kDim, i % kDim, total);
+  for (int i = threadIdx.x; i < vectors; i += kWarps * 32) {
+    const auto* from = reinterpret_cast<const float4*>(records) + i;
+    float4 total = make_float4(0, 0, 0, 0);
+    constexpr int kAtOnce = 16;  // each load is a trip to L2
+    for (int first_record = 0; first_record < p.splits; first_record += kAtOnce) {
+      float4 values[kAtOnce];
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s)
+        values[s] = first_record + s < p.splits ? __ldcg(from + (first_record + s) * (kRecord / 4))
+                                                : make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) add(weights[first_record + s][i / (kDim / 4)], values[s], total);
+    }
+    store(i, total);
   }
 }
 
