@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kWidestQuantizer = 32768;  // columns of a row
 constexpr int64_t kLeastFusedHadamard = 8;
+constexpr int64_t kWarpHadamard = 256;  // the widest that needs no shared memory
 
 // Whether the quantisers and the zipper GEMM take these groups.
 bool zipper_fits(const NibblePlanes& planes, const ActivationPolicy& activation) {
@@ -88,7 +89,10 @@ void CudaLinear::add(LinearPart&& linear, std::span<const float> gain, const Wei
       } else if (transform.kind != "none") {
         stage.hadamard = std::make_shared<ops::DeviceHadamard>(
             linear.columns, transform.order, transform.seed, transform.kind == "grouped-offset-hadamard");
-        stage.fused = integer && stage.hadamard->power_of_two() && transform.order >= kLeastFusedHadamard;
+        // A wide one keeps the whole row in shared memory.
+        const bool fits = transform.order <= kWarpHadamard || linear.columns * 4 <= ops::gpu_shared_bytes();
+        stage.fused =
+            integer && fits && stage.hadamard->power_of_two() && transform.order >= kLeastFusedHadamard;
         if (stage.fused) {
           const std::vector<float>& signs = stage.hadamard->signs();
           if (scale.empty()) scale.assign(signs.size(), 1.0f);

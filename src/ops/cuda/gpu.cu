@@ -57,6 +57,10 @@ GpuKernels gpu_kernels() {
   return *kernels;
 }
 
+int gpu_shared_bytes() {
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+
 bool gpu_overlaps_kernels() {
   return attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
 }

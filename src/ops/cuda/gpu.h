@@ -26,4 +26,7 @@ int gpu_processors();
 /// Whether the current GPU can start a kernel while the one before it still runs (compute capability 9.0 on).
 bool gpu_overlaps_kernels();
 
+/// Bytes of shared memory that a block may have on the current GPU.
+int gpu_shared_bytes();
+
 }  // namespace quatrain::ops

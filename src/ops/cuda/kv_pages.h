@@ -100,7 +100,8 @@ inline constexpr int kQueryTile = 128;
 struct QueryTile {
   int32_t row, count, position, sequence;
 };
-/// Whether tile_attention takes this: heads of 64, 128 or 256 columns.
+/// Whether tile_attention takes this on the current GPU: heads of 64, 128 or 256 columns, whose pages fit into
+/// shared memory (of 99 KiB on 8.6, 8.9 and 12.x: not 8 and 16 bits with 256 columns).
 bool tile_attention_fits(const DeviceKvLayout& layout);
 /// Causal attention of whole tiles of tokens (prefill) on the tensor cores: pages are widened to FP16, one
 /// rounding a value. `tiles` [count] in GPU memory; rows' lengths and sequence_of are not read.

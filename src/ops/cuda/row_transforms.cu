@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/hadamard_matrix.h"
+#include "ops/cuda/gpu.h"
 #include "ops/cuda/row_transforms.h"
 
 namespace quatrain::ops {
@@ -66,8 +67,9 @@ DeviceHadamard::DeviceHadamard(int64_t width, int64_t order, uint64_t seed, bool
     : width_(width), order_(order), repeats_(repeats) {
   require(order > 0 && width % order == 0, "GPU Hadamard transform: order {} does not divide {} columns",
           order, width);
-  require(order <= kLargestOrder, "GPU Hadamard transform: order {}; it takes up to {}", order,
-          kLargestOrder);
+  const int largest = std::min(kLargestOrder, gpu_shared_bytes() / 4);
+  require(order <= largest, "GPU Hadamard transform: order {}; this GPU takes up to {}: use --device cpu",
+          order, largest);
   const HadamardOrder factors = factor_hadamard_order(order);
   base_ = factors.base;
   inner_ = int64_t{1} << factors.power;
@@ -87,7 +89,8 @@ void DeviceHadamard::apply(float* x, int64_t rows, int64_t stride, cudaStream_t 
   const size_t bytes = static_cast<size_t>(order_) * sizeof(float);
   if (bytes > 48 * 1024) {
     static const cudaError_t prepared =
-        cudaFuncSetAttribute(hadamard_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kLargestOrder * 4);
+        cudaFuncSetAttribute(hadamard_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             std::min(kLargestOrder * 4, gpu_shared_bytes()));
     cuda_check(prepared, "Hadamard transform: shared memory");
   }
   const auto threads = static_cast<unsigned>(std::clamp<int64_t>((order_ + 63) / 64 * 32, 32, 512));

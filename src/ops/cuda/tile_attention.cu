@@ -3,6 +3,9 @@
 // to FP16; scores and output stay in registers, a warp has 16 of the tokens.
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
+#include "ops/cuda/gpu.h"
 #include "ops/cuda/kv_pages.h"
 #include "ops/cuda/ptx/mma.cuh"
 
@@ -219,32 +222,39 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 2 : 1)
   }
 }
 
+// Shared memory of a block: keys and values of a page widened, and two pages as they are.
+int64_t tile_bytes(const DeviceKvLayout& layout) {
+  return int64_t{2} * kKvPageTokens * (layout.head_dim + 8) * 2 + 2 * layout.head_bytes();
+}
+
 template <int kDim>
 void launch(const TileParams& params, int count, cudaStream_t stream) {
-  constexpr int kWidened = 2 * kKvPageTokens * (kDim + 8) * 2,
-                kMost = kWidened + 2 * kKvPageTokens * kDim * 4;
+  constexpr int kMost = 2 * kKvPageTokens * (kDim + 8) * 2 + 2 * kKvPageTokens * kDim * 4;
   static_assert(kMost <= 227 * 1024);
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(tile_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost);
+  static const cudaError_t prepared = cudaFuncSetAttribute(
+      tile_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, std::min(kMost, gpu_shared_bytes()));
   cuda_check(prepared, "prefill attention: shared memory");
-  const auto bytes = static_cast<size_t>(kWidened + 2 * params.layout.head_bytes());
+  const int64_t bytes = tile_bytes(params.layout);
   require(bytes <= kMost, "prefill attention: {} groups a head; it takes fewer", params.layout.groups());
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(params.attention.heads));
-  tile_kernel<kDim><<<grid, kThreads, bytes, stream>>>(params);
+  tile_kernel<kDim><<<grid, kThreads, static_cast<size_t>(bytes), stream>>>(params);
   cuda_check(cudaGetLastError(), "prefill attention");
 }
 
 }  // namespace
 
 bool tile_attention_fits(const DeviceKvLayout& layout) {
-  return layout.head_dim == 64 || layout.head_dim == 128 || layout.head_dim == 256;
+  const bool width = layout.head_dim == 64 || layout.head_dim == 128 || layout.head_dim == 256;
+  return width && tile_bytes(layout) <= gpu_shared_bytes();
 }
 
 void tile_attention(const DeviceKvLayout& layout, const uint8_t* pages, const KvRows& rows,
                     const QueryTile* tiles, int count, const KvAttention& attention, cudaStream_t stream) {
   if (count == 0) return;
   require(tile_attention_fits(layout) && attention.heads % layout.kv_heads == 0,
-          "prefill attention: {} query heads over {} kv heads of {} columns; it takes 64, 128 or 256",
+          "prefill attention: {} query heads over {} kv heads of {} columns; it takes 64, 128 or 256, as far "
+          "as the "
+          "GPU's shared memory reaches",
           attention.heads, layout.kv_heads, layout.head_dim);
   const TileParams params{layout, pages, rows, tiles, attention};
   if (layout.head_dim == 64) return launch<64>(params, count, stream);
