@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/error_context.h"
 #include "model_bench.h"
 #include "verb.h"
 
@@ -105,7 +106,8 @@ void add_bench(CLI::App& app) {
   add_engine_common(*verb, options->common);
   verb->callback([options] {
     options->common.apply_to(options->bench.engine);
-    const ModelBench result = bench::bench_model(options->bench);
+    const ModelBench result =
+        in_context(options->bench.model.string(), [&] { return bench::bench_model(options->bench); });
     if (options->common.json)
       print_json(to_json(options->bench, result));
     else

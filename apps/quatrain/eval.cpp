@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "base/error.h"
+#include "base/error_context.h"
 #include "base/file.h"
 #include "eval/perplexity.h"
 #include "eval/tasks/items.h"
@@ -132,11 +132,13 @@ void evaluate(EvalOptions options) {
       for (const std::string& engine : options.engines) {
         const auto scorer = make_scorer(model, {engine, options.native});
         for (const Protocol& protocol : protocols) {
-          results.perplexities.push_back(perplexity(*scorer, *tokenizer, corpus, protocol, options.windows));
+          results.perplexities.push_back(in_context(
+              model, [&] { return perplexity(*scorer, *tokenizer, corpus, protocol, options.windows); }));
           results.perplexities.back().model = model;
         }
         for (const Task& task : tasks) {
-          results.tasks.push_back(run_task(*scorer->native(), *tokenizer, task, options.task_options));
+          results.tasks.push_back(in_context(
+              model, [&] { return run_task(*scorer->native(), *tokenizer, task, options.task_options); }));
           results.tasks.back().model = model;
         }
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/error_context.h"
 #include "checkpoint/npy.h"
 #include "eval/scorer.h"
 #include "verb.h"
@@ -23,11 +24,13 @@ void logits(LogitsOptions options) {
   const auto scorer = make_scorer(options.model, options.scorer);
   const int64_t vocabulary = scorer->config().vocabulary;
   for (const int32_t id : ids)
-    require(id < vocabulary, "--ids: {} is outside the vocabulary of {}", id, vocabulary);
+    require(id < vocabulary, "{}: --ids: {} is outside the vocabulary of {}", options.model, id, vocabulary);
   const auto count = static_cast<int64_t>(ids.size());
   std::vector<float> values(static_cast<size_t>(count * vocabulary));
-  scorer->score(ids, 0, [&](int64_t position, std::span<const float> row) {
-    std::copy(row.begin(), row.end(), values.begin() + position * vocabulary);
+  in_context(options.model, [&] {
+    scorer->score(ids, 0, [&](int64_t position, std::span<const float> row) {
+      std::copy(row.begin(), row.end(), values.begin() + position * vocabulary);
+    });
   });
   write_npy(options.output, {count, vocabulary}, values);
   const std::span<const float> last = std::span(values).last(static_cast<size_t>(vocabulary));

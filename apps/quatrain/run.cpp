@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error_context.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "line_reader.h"
@@ -54,7 +55,8 @@ class Chat {
         tokenizer_(load_model_tokenizer(options.model)),
         engine_(Engine::load(options.model, options.engine)),
         sequence_(engine_->new_sequence()) {
-    if (!options_.raw && !tokenizer_->chat_template().empty()) template_.emplace(tokenizer_->chat_template());
+    if (!options_.raw && !tokenizer_->chat_template().empty())
+      in_context(options_.model, [&] { template_.emplace(tokenizer_->chat_template()); });
     if (!options_.raw && !template_)
       log_note("the model brings no chat template: the text is continued as it stands");
     options_.generate.stop_ids = tokenizer_->eos();
@@ -69,7 +71,7 @@ class Chat {
   Generation ask(const std::string& text, const std::function<bool(std::string_view)>& on_text) {
     messages_.push_back({{"role", "user"}, {"content", text}});
     try {
-      Generation reply = answer(prompt_ids(text), on_text);
+      Generation reply = in_context(options_.model, [&] { return answer(prompt_ids(text), on_text); });
       messages_.push_back({{"role", "assistant"}, {"content", reply.text}});
       return reply;
     } catch (...) {

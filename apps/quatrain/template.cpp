@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/error_context.h"
 #include "model/checkpoint.h"
 #include "text/chat_template.h"
 #include "text/conversation.h"
@@ -23,9 +24,10 @@ void render(const TemplateOptions& options) {
   OrderedJson messages = parse_ordered_json(read_file(options.messages), options.messages);
   OrderedJson tools;
   if (!options.tools.empty()) tools = parse_ordered_json(read_file(options.tools), options.tools);
-  const ChatTemplate chat(tokenizer->chat_template());
-  const std::string prompt =
-      chat.render(chat_context(*tokenizer, std::move(messages), std::move(tools), options.generation_prompt));
+  const std::string prompt = in_context(options.model, [&] {
+    return ChatTemplate(tokenizer->chat_template())
+        .render(chat_context(*tokenizer, std::move(messages), std::move(tools), options.generation_prompt));
+  });
   if (options.common.json) {
     print_json({{"prompt", prompt}, {"ids", tokenizer->encode(prompt, true)}});
   } else {

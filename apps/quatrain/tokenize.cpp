@@ -38,7 +38,8 @@ void detokenize(const DetokenizeOptions& options) {
   const std::vector<int32_t> ids = parse_ids(options.ids, "--ids");
   const auto tokenizer = load_model_tokenizer(options.model);
   for (const int32_t id : ids)
-    require(id < tokenizer->size(), "--ids: {} is outside the vocabulary of {}", id, tokenizer->size());
+    require(id < tokenizer->size(), "{}: --ids: {} is outside the vocabulary of {}", options.model, id,
+            tokenizer->size());
   const std::string text = tokenizer->decode(ids, options.special);
   if (options.common.json) {
     print_json({{"text", text}});

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/json.h"
 #include "program.h"
@@ -174,6 +175,32 @@ TEST_F(TinyModel, PipesAndDevicesAreRefusedAtOnce) {
       {{"quantize", model_, "--recipe", path("pipe.toml"), "-o", path("out")}, path("pipe.toml")});
 #endif
   expect_ends(cases, 1);
+}
+
+// Whatever fails once a model runs: of several models, the text says which.
+TEST_F(TinyModel, ErrorsAtRunTimeNameTheModel) {
+  const fs::path folder = fresh_test_folder();
+  std::string bytes = read_file(model_);
+  const float huge = 3e38f;
+  // Behind 7 words of header the embedding, 64 values a token; 1 is BOS.
+  for (size_t i = 0; i < 64; ++i) std::memcpy(bytes.data() + 4 * (7 + 64 + i), &huge, sizeof huge);
+  const std::string broken = (folder / "stories260K.bin").string(), npy = (folder / "x.npy").string();
+  write_file(broken, bytes);
+  fs::copy(fs::path(model_).replace_filename("tok512.bin"), folder / "tok512.bin");
+  std::string many = "0", words;
+  for (int i = 0; i < 600; ++i) many += ",5", words += "sea ";
+  expect_ends({{{"logits", broken, "--ids", "1,2", "-o", npy}, broken + ": embedding: the hidden state"},
+               {{"run", broken, "-p", "Once"}, broken + ": embedding: the hidden state"},
+               {{"bench", broken, "--rounds", "1"}, broken},
+               {{"eval", model_, broken, "--protocol", "token-ppl@128", "--windows", "1"},
+                broken + ": embedding: the hidden state"},
+               {{"eval", model_, "--protocol", "token-ppl@2048"}, model_ + ": token-ppl@2048"},
+               {{"logits", model_, "--ids", many, "-o", npy}, model_ + ": sequence"},
+               {{"logits", model_, "--ids", "512", "-o", npy}, model_ + ": --ids: 512"},
+               {{"detokenize", model_, "--ids", "512"}, model_ + ": --ids: 512"},
+               {{"run", model_, "-p", words}, model_ + ": the conversation has"},
+               {{"run", model_, "-p", "x", "--context", "513"}, model_}},
+              1);
 }
 
 TEST_F(TinyModel, TextsThatAreTooShortAreErrors) {
