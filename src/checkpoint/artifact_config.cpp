@@ -1,13 +1,13 @@
 // quantization_config to and from JSON (docs/artifact.md). Fields that equal what they default to are left
 // out; unknown fields are errors, since a reader that skipped one would compute other numbers.
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
 
 #include "base/error.h"
 #include "checkpoint/artifact.h"
-#include "checkpoint/artifact_planes.h"
 
 namespace quatrain {
 namespace {
@@ -34,6 +34,20 @@ int64_t whole(const Json& json, std::string_view field, int64_t fallback, int64_
   require(fits && value >= low && value <= high, "{}.{}: {} is not within {} and {}", where, field,
           found->dump(), low, high);
   return value;
+}
+
+// Columns of a linear that share something. Powers of two, so that each of two sizes divides or is divided by
+// the other: integer sums are split at the finest.
+int64_t columns_together(const Json& json, std::string_view field, int64_t fallback, bool or_row,
+                         const std::string& where) {
+  constexpr int64_t kFewest = 16, kMost = 1024;
+  const int64_t columns = whole(json, field, fallback, 0, kMaxWidth, where);
+  const bool legal =
+      columns >= kFewest && columns <= kMost && std::has_single_bit(static_cast<uint64_t>(columns));
+  require(legal || (or_row && columns == 0),
+          "{}.{}: {} columns; the format has {}powers of two from {} to {}", where, field, columns,
+          or_row ? "0 (the whole row) and " : "", kFewest, kMost);
+  return columns;
 }
 
 int bit_width(const Json& json, std::string_view field, int fallback, const std::string& where) {
@@ -105,22 +119,9 @@ ActivationPolicy read_activation(const Json& parent, const ActivationPolicy& fal
   require_fields(*found, {"bits", "group", "symmetric"}, where);
   ActivationPolicy policy;
   policy.bits = bit_width(*found, "bits", fallback.bits, where);
-  policy.group = whole(*found, "group", fallback.group, 0, kMaxWidth, where);
+  policy.group = columns_together(*found, "group", fallback.group, true, where);
   policy.symmetric = truth(*found, "symmetric", fallback.symmetric, where);
   return policy;
-}
-
-// Integer sums are split at the finest of the three, so the finer must divide the coarser.
-void check_groups(const LinearPolicy& policy, const std::string& where) {
-  std::vector<int64_t> groups = {policy.residual_block};
-  if (policy.weight_group > 0) groups.push_back(policy.weight_group);
-  if (policy.activation.bits < 16 && policy.activation.group > 0) groups.push_back(policy.activation.group);
-  std::sort(groups.begin(), groups.end());
-  for (size_t i = 1; i < groups.size(); ++i)
-    require(
-        groups[i] % groups[i - 1] == 0,
-        "{}: weight_group {}, residual_block {} and activation.group {}: each must divide the next larger",
-        where, policy.weight_group, policy.residual_block, policy.activation.group);
 }
 
 Json linear_json(const LinearPolicy& policy, const LinearPolicy& fallback) {
@@ -136,12 +137,10 @@ Json linear_json(const LinearPolicy& policy, const LinearPolicy& fallback) {
 LinearPolicy read_linear(const Json& json, const LinearPolicy& fallback, const std::string& where) {
   require_object(json, {"weight_group", "residual_block", "activation", "input_transform"}, where);
   LinearPolicy policy;
-  policy.weight_group = whole(json, "weight_group", fallback.weight_group, 0, kMaxWidth, where);
-  policy.residual_block = whole(json, "residual_block", fallback.residual_block, 2, kMaxResidualBlock, where);
-  require(policy.residual_block % 2 == 0, "{}.residual_block: {} is odd", where, policy.residual_block);
+  policy.weight_group = columns_together(json, "weight_group", fallback.weight_group, true, where);
+  policy.residual_block = columns_together(json, "residual_block", fallback.residual_block, false, where);
   policy.activation = read_activation(json, fallback.activation, where);
   policy.input_transform = read_transform(json, "input_transform", fallback.input_transform, where);
-  check_groups(policy, where);
   return policy;
 }
 

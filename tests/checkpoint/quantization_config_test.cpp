@@ -61,9 +61,13 @@ TEST(QuantizationConfig, NamesTheFieldThatIsWrong) {
   refused("/defaults/weight_group", 4.5, {"defaults.weight_group", "whole number"});
   refused("/defaults/weight_group", true, {"defaults.weight_group", "whole number"});
   refused("/defaults/weight_group", 18446744073709551615ull, {"defaults.weight_group"});
-  refused("/defaults/weight_group", 48, {"defaults: weight_group 48", "divide"});
-  refused("/defaults/residual_block", 0, {"residual_block"});
-  refused("/defaults/residual_block", 63, {"residual_block: 63 is odd"});
+  for (const int columns : {8, 48, 2048})
+    for (const char* field : {"weight_group", "residual_block"})
+      refused((std::string("/defaults/") + field).c_str(), columns,
+              {fmt::format("defaults.{}: {} columns", field, columns), "powers of two from 16 to 1024"});
+  refused("/defaults/activation/group", 8, {"activation.group: 8 columns", "0 (the whole row)"});
+  refused("/linears/a.b", {{"weight_group", 8}}, {"linears.a.b.weight_group: 8 columns"});
+  refused("/defaults/residual_block", 0, {"residual_block: 0 columns"});
   refused("/defaults/activation/bits", 5, {"defaults.activation.bits: 5"});
   refused("/defaults/activation/group", "64", {"activation.group", "whole number"});
   refused("/defaults/activation/symmetric", 1, {"activation.symmetric", "true or false"});
