@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/log.h"
 #include "model/architecture.h"
 
 namespace quatrain {
@@ -171,6 +172,21 @@ void read_experts(const Reader& reader, const GgufFile& file, const Architecture
   json["mlp_only_layers"] = dense;
 }
 
+// The embedding's rows are what the model computes with; what else counts tokens may contradict them.
+void check_vocabulary(const Reader& reader, const GgufFile& file, int64_t rows) {
+  if (const int64_t count = reader.integer_or("vocab_size", rows); count != rows)
+    log_warn("{}: {} is {}, but token_embd.weight has {} rows, which are taken for the vocabulary",
+             reader.where(), reader.key("vocab_size"), count, rows);
+  const GgufValue* value = file.find_metadata("tokenizer.ggml.tokens");
+  const auto* tokens = value == nullptr ? nullptr : std::get_if<std::vector<std::string>>(&value->data);
+  if (tokens == nullptr || std::ssize(*tokens) == rows) return;
+  require(std::ssize(*tokens) < rows,
+          "{}: tokenizer.ggml.tokens has {} tokens, token_embd.weight only {} rows; convert the model again",
+          reader.where(), tokens->size(), rows);
+  log_warn("{}: tokenizer.ggml.tokens has {} tokens, token_embd.weight {} rows: ids from {} on have no text",
+           reader.where(), tokens->size(), rows, tokens->size());
+}
+
 }  // namespace
 
 ModelConfig config_from_gguf(const GgufFile& file) {
@@ -182,6 +198,7 @@ ModelConfig config_from_gguf(const GgufFile& file) {
   const TensorInfo* embedding = file.find("token_embd.weight");
   require(embedding != nullptr && embedding->shape.size() == 2,
           "{}: tensor token_embd.weight is missing or no matrix", where);
+  check_vocabulary(reader, file, embedding->shape[0]);
 
   Json json = {
       {"model_type", row.name},

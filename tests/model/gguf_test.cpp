@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "checkpoint/gguf_writer.h"
 #include "model/checkpoint.h"
 #include "support/shared.h"
@@ -197,6 +198,35 @@ INSTANTIATE_TEST_SUITE_P(Architectures, Gguf,
                                          std::pair{"qwen3_moe", "qwen3moe"},
                                          std::pair{"gemma3_text", "gemma3"}, std::pair{"phi3", "phi3"}),
                          [](const auto& info) { return std::string(info.param.first); });
+
+// Whatever counts tokens in a file: more texts than embeddings are refused, other contradictions are told.
+TEST(GgufModel, VocabularySizesThatContradictEachOtherAreTold) {
+  const ModelConfig config = ModelConfig::from_json(small_config("llama"), "test");  // 40 tokens
+  const auto tensors = gguf_tensors(config, random_tensors(config), true);
+  const fs::path path = fresh_folder("gguf-vocabulary") / "model.gguf";
+  const auto opened = [&](int64_t count, size_t listed) {
+    write_gguf(path, "llama", config, tensors, [&](GgufWriter& writer) {
+      writer.set_u32("llama.vocab_size", static_cast<uint32_t>(count));
+      writer.set_strings("tokenizer.ggml.tokens", std::vector<std::string>(listed, "a"));
+    });
+    testing::internal::CaptureStdout();
+    std::string error;
+    try {
+      EXPECT_EQ(open_checkpoint(path)->config().vocabulary, 40);
+    } catch (const Error& refused) {
+      error = refused.what();
+    }
+    return error + testing::internal::GetCapturedStdout();
+  };
+  EXPECT_EQ(opened(40, 40), "");
+  for (const auto& [told, parts] : {std::pair(opened(41, 40), std::pair("llama.vocab_size is 41", "40 rows")),
+                                    {opened(40, 39), {"39 tokens", "40 rows"}},
+                                    {opened(40, 41), {"41 tokens", "only 40 rows"}}}) {
+    EXPECT_NE(told.find("model.gguf"), told.npos) << told;
+    EXPECT_NE(told.find(parts.first), told.npos) << told;
+    EXPECT_NE(told.find(parts.second), told.npos) << told;
+  }
+}
 
 TEST(GgufModel, RopeFrequencyDivisorsBecomeLlama3Scaling) {
   for (const bool standard : {true, false}) {
