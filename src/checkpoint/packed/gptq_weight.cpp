@@ -59,11 +59,7 @@ class GptqWeight : public PackedWeight {
   }
 
   void scales(int64_t begin, int64_t count, float* out) const override {
-    std::vector<float> row(static_cast<size_t>(count));
-    for (int64_t g = 0; g < groups_; ++g) {
-      read_elements(source_, *scales_, g * rows + begin, count, row.data());
-      for (int64_t i = 0; i < count; ++i) out[i * groups_ + g] = row[static_cast<size_t>(i)];
-    }
+    read_scale_columns(source_, *scales_, rows, begin, count, out);
   }
 
  private:

@@ -87,4 +87,14 @@ void read_elements(const TensorSource& source, const TensorInfo& tensor, int64_t
   type->decode(source.raw(tensor).data() + static_cast<size_t>(first) * type->bytes, count, out);
 }
 
+void read_scale_columns(const TensorSource& source, const TensorInfo& scales, int64_t rows, int64_t begin,
+                        int64_t count, float* out) {
+  const int64_t groups = scales.shape[0];
+  std::vector<float> line(static_cast<size_t>(count));
+  for (int64_t group = 0; group < groups; ++group) {
+    read_elements(source, scales, group * rows + begin, count, line.data());
+    for (int64_t i = 0; i < count; ++i) out[i * groups + group] = line[static_cast<size_t>(i)];
+  }
+}
+
 }  // namespace quatrain

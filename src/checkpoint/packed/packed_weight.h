@@ -72,5 +72,8 @@ uint32_t packed_word(std::span<const std::byte> bytes, int64_t index);
 /// `count` consecutive values from element `first` on, as FP32.
 void read_elements(const TensorSource& source, const TensorInfo& tensor, int64_t first, int64_t count,
                    float* out);
+/// Columns [begin, begin + count) of scales [groups, rows], turned on their side: FP32 [count, groups].
+void read_scale_columns(const TensorSource& source, const TensorInfo& scales, int64_t rows, int64_t begin,
+                        int64_t count, float* out);
 
 }  // namespace quatrain
