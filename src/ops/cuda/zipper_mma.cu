@@ -1,10 +1,18 @@
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "ops/cuda/zipper_mma.h"
 #include "ops/cuda/zipper_mma_launch.h"
 
 namespace quatrain::ops {
+namespace {
+int shift_of_group(int group) {
+  return std::has_single_bit(static_cast<unsigned>(group)) ? std::countr_zero(static_cast<unsigned>(group))
+                                                           : -1;
+}
+}  // namespace
+
 MmaPlan plan_mma(int64_t tokens, int64_t tiles, int64_t steps, int processors, bool nibbles) {
   MmaPlan plan{};
   plan.nibbles = nibbles;
@@ -46,6 +54,8 @@ void zipper_mma(const ZipperMatrix& weights, const DeviceActivations& x, ZipperW
   params.activation_groups = static_cast<int>(x.groups);
   params.zero_group = plan.nibbles ? x.nibble_unit : params.activation_group;
   params.zero_groups = plan.nibbles ? static_cast<int>(x.stride / x.nibble_unit) : params.activation_groups;
+  params.activation_shift = shift_of_group(params.activation_group);
+  params.zero_shift = shift_of_group(params.zero_group);
   params.capacity = static_cast<int>(x.capacity);
   params.rows = static_cast<int>(weights.rows);
   params.tokens = static_cast<int>(x.tokens);

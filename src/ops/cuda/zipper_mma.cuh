@@ -75,8 +75,19 @@ class MmaLoader {
       entry_ = __ldg(p_.blocks + static_cast<int64_t>(segment_.row_tile) * p_.schedule.steps + step_);
   }
 
+  // `bytes`, at most kMost: unrolled, since what a step costs beside its products is issue slots.
+  template <int kMost>
   __device__ void copy_vectors(uint32_t to, const uint8_t* from, int bytes) {
-    for (int i = threadIdx.x * 16; i < bytes; i += kMmaThreads * 16) ptx::copy_async(to + i, from + i);
+    to += threadIdx.x * 16;
+    from += threadIdx.x * 16;
+#pragma unroll
+    for (int i = 0; i < kMost; i += kMmaThreads * 16)
+      if (i + static_cast<int>(threadIdx.x) * 16 < bytes) ptx::copy_async(to + i, from + i);
+  }
+
+  __device__ static int group_of(int column, int group, int shift, int groups) {
+    // Columns past the edge have zero weights: any group will do there.
+    return min(shift >= 0 ? column >> shift : column / group, groups - 1);
   }
 
   __device__ void copy() {
@@ -84,30 +95,35 @@ class MmaLoader {
     auto to = static_cast<uint32_t>(__cvta_generic_to_shared(stage));
     const int token = segment_.token_tile * S::kTokens;
     if constexpr (S::kNibbles) {
-      copy_vectors(to, p_.codes + (step_ * p_.token_stride + token) * S::kTokenBytes, S::kCodeBytes);
+      copy_vectors<S::kCodeBytes>(to, p_.codes + (step_ * p_.token_stride + token) * S::kTokenBytes,
+                                  S::kCodeBytes);
     } else {
       // Vectors are swizzled so that eight tokens' lie in different banks. Past the capacity the last row
       // stands in: nothing of it is stored.
-      for (int i = threadIdx.x; i < S::kTokens * 8; i += kMmaThreads) {
-        const int row = i / 8, vector = i % 8;
+#pragma unroll
+      for (int i = 0; i < S::kTokens * 8; i += kMmaThreads) {
+        const int row = i / 8 + threadIdx.x / 8, vector = threadIdx.x % 8;
+        if (S::kTokens * 8 < kMmaThreads && row >= S::kTokens) break;
         const int64_t from = min(token + row, p_.capacity - 1) * p_.code_stride + step_ * kStepColumns;
         ptx::copy_async(to + row * kStepColumns + (vector ^ row % 8) * 16, p_.codes + from + vector * 16);
       }
     }
     to += S::kCodeBytes;
     const int64_t at = static_cast<int64_t>(segment_.row_tile) * p_.schedule.steps + step_;
-    copy_vectors(to, p_.chunks + at * p_.chunk_bytes, p_.chunk_bytes);
+    copy_vectors<S::kChunkBytes>(to, p_.chunks + at * p_.chunk_bytes, p_.chunk_bytes);
     to += S::kChunkBytes;
-    copy_vectors(to, p_.residual + static_cast<int64_t>(entry_ >> 8) * kBlockBytes,
-                 __popc(entry_ & 255) * kBlockBytes);
+    if (entry_ & 255)
+      copy_vectors<kStrips * kBlockBytes>(to, p_.residual + static_cast<int64_t>(entry_ >> 8) * kBlockBytes,
+                                          __popc(entry_ & 255) * kBlockBytes);
     to += kStrips * kBlockBytes;
     constexpr int kVectors = S::kTokens / 4;  // of the scales of a drain
-    for (int i = threadIdx.x; i < 2 * S::kDrains * kVectors; i += kMmaThreads) {
-      // Columns past the edge have zero weights: any group will do there.
+    static_assert(2 * S::kDrains * kVectors <= kMmaThreads);
+    if (const int i = threadIdx.x; i < 2 * S::kDrains * kVectors) {
       const int drain = i / kVectors % S::kDrains, column = step_ * kStepColumns + drain * S::kDrain;
       const bool zeros = i >= S::kDrains * kVectors;
-      const int group = zeros ? min(column / p_.zero_group, p_.zero_groups - 1)
-                              : min(column / p_.activation_group, p_.activation_groups - 1);
+      const int group =
+          zeros ? group_of(column, p_.zero_group, p_.zero_shift, p_.zero_groups)
+                : group_of(column, p_.activation_group, p_.activation_shift, p_.activation_groups);
       const void* from = zeros ? static_cast<const void*>(p_.zero + group * p_.token_stride + token)
                                : static_cast<const void*>(p_.scale + group * p_.token_stride + token);
       ptx::copy_async(to + i * 16, static_cast<const uint8_t*>(from) + i % kVectors * 16);

@@ -17,7 +17,8 @@ struct MmaParams {
   const float* scale;    // [activation_groups, token_stride]
   const int32_t* zero;   // [zero_groups, token_stride]
   int64_t token_stride, code_stride;
-  int activation_group, activation_groups, zero_group, zero_groups;
+  int activation_group, activation_shift, activation_groups;  // shift: log2 of the group, or -1
+  int zero_group, zero_shift, zero_groups;
   int capacity, rows, tokens;
   int chunk_bytes;
   bool group_scales;
