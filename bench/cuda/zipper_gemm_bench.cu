@@ -2,47 +2,19 @@
 // Usage: zipper_gemm_cuda_bench [--linear NAME] [--sweep] [tokens...]
 // --sweep times every plan, to fill the table of heuristics.
 #include <cstdlib>
-#include <cstring>
-#include <random>
 #include <string>
 
 #include "measure.h"
 #include "ops/cuda/zipper_gemm.h"
+#include "random_planes.h"
 
 namespace quatrain {
 namespace {
 
-struct Linear {
-  const char* name;
-  int64_t rows, columns;
-};
+using bench::Linear;
+using bench::random_planes;
 
 constexpr size_t kColdBytes = size_t{220} << 20;  // operands rotate over more than this; L2 holds 60 MB
-
-NibblePlanes random_planes(const Linear& linear, int64_t weight_group, int percent) {
-  NibblePlanes planes;
-  planes.rows = linear.rows;
-  planes.columns = linear.columns;
-  planes.weight_group = weight_group;
-  std::mt19937_64 random(linear.rows + percent);
-  const auto fill = [&](std::vector<uint8_t>& bytes) {
-    for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
-      const uint64_t value = random();
-      std::memcpy(bytes.data() + i, &value, 8);
-    }
-  };
-  planes.hi.resize(static_cast<size_t>(linear.rows * linear.columns / 2));
-  fill(planes.hi);
-  planes.scale.resize(static_cast<size_t>(linear.rows * planes.groups()));
-  for (float& scale : planes.scale) scale = static_cast<float>(1 + random() % 7) / 512;
-  const int64_t blocks = planes.block_rows() * planes.block_columns();
-  for (int64_t block = 0; block < blocks; ++block)
-    if (static_cast<int>(random() % 100) < percent)
-      planes.residual_index.push_back(static_cast<int32_t>(block));
-  planes.lo.resize(planes.residual_index.size() * 1024);
-  fill(planes.lo);
-  return planes;
-}
 
 struct Bench {
   cudaStream_t stream;
@@ -134,12 +106,13 @@ void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatr
       time(plan);
     }
   }
-  for (const int tile : {128}) {
-    if (tokens < 64) continue;
+  for (const int tile : {128, 256}) {
+    if (tokens < 32) continue;
     const int64_t outputs = (tiles + 1) / 2 * ((tokens + tile - 1) / tile);
-    time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs * steps / 4)),
-          0, true});
     time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs)), 0, false});
+    if (tile == 128)
+      time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs * steps / 4)),
+            0, true});
   }
   for (const int tile : {16, 32, 64, 128}) {
     if (tile == 128 && tokens > 512) {
@@ -185,8 +158,7 @@ int main(int argc, char** argv) try {
       tokens.push_back(std::atoll(argv[i]));
   }
   if (tokens.empty()) tokens = {1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
-  for (const Linear& linear : {Linear{"qkv", 6144, 4096}, Linear{"o", 4096, 4096},
-                               Linear{"gate_up", 28672, 4096}, Linear{"down", 4096, 14336}}) {
+  for (const Linear& linear : bench::kLlama3Linears) {
     if (!only.empty() && only != linear.name) continue;
     const auto copies = [&](double bytes) { return static_cast<int>(kColdBytes / bytes) + 1; };
     std::vector<ops::DeviceBuffer<__nv_bfloat16>> full;

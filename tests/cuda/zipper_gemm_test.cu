@@ -50,11 +50,12 @@ std::vector<ZipperPlan> plans(const ZipperMatrix& weights, int64_t tokens) {
     all.push_back(gemm_plan(tile, std::min(outputs, 3), false));
     all.push_back(gemm_plan(tile, static_cast<int>(std::min<int64_t>(outputs * weights.steps, 7)), true));
   }
-  for (const int tile : {128}) {
+  for (const int tile : {128, 256}) {
     if (weights.drain != 128 || weights.group_scales) break;
     const auto outputs = static_cast<int>((weights.tiles + 1) / 2 * ((tokens + tile - 1) / tile));
     all.push_back(wide_plan(tile, std::min(outputs, 3), false));
-    all.push_back(wide_plan(tile, static_cast<int>(std::min<int64_t>(outputs * weights.steps, 7)), true));
+    if (tile == 128)
+      all.push_back(wide_plan(tile, static_cast<int>(std::min<int64_t>(outputs * weights.steps, 7)), true));
   }
   for (const int tile : {8, 16})
     for (const int slices : {1, 3, 16})

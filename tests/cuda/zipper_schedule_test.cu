@@ -80,8 +80,10 @@ TEST(ZipperSchedule, TheTableGivesPlansThatTheKernelsTake) {
           ASSERT_LE(plan.workers, 132);
         } else {
           ASSERT_TRUE(plan.tile_tokens == 16 || plan.tile_tokens == 32 || plan.tile_tokens == 64 ||
-                      plan.tile_tokens == 128);
-          const int64_t row_tiles = plan.tile_tokens == 128 ? (tiles + 1) / 2 : tiles;
+                      plan.tile_tokens == 128 || (plan.tile_tokens == 256 && !plan.stream_k));
+          ASSERT_TRUE(plan.kernel == ZipperPlan::Kernel::Gemm ? plan.tile_tokens <= 128
+                                                              : plan.tile_tokens >= 128);
+          const int64_t row_tiles = plan.tile_tokens >= 128 ? (tiles + 1) / 2 : tiles;
           const int64_t outputs = row_tiles * ((tokens + plan.tile_tokens - 1) / plan.tile_tokens);
           ASSERT_LE(plan.workers, outputs * (plan.stream_k ? steps : 1)) << "a worker without work";
           ASSERT_LE(plan.workers, 264);

@@ -46,6 +46,7 @@ inline constexpr int kPieceSteps = 16;  // steps of activations that come togeth
 inline constexpr int kPieceColumns = kPieceSteps * kStepColumns;
 inline constexpr int kPiecePitch = kPieceColumns + 16;  // 8 tokens then lie in different banks
 inline constexpr int kMaxPieces = 8;
+inline constexpr int kAheadSteps = 8;  // of a warp, brought into L2 early: 17 MB of a large matrix
 
 template <int kTokens, int kDrain, bool kGroupScales>
 struct DecodeShape {
@@ -71,12 +72,11 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   using S = DecodeShape<kTokens, kDrain, kGroupScales>;
   constexpr int kSlots = S::kSlots;
   extern __shared__ __align__(128) uint8_t shared[];
-  auto* ring_full = reinterpret_cast<uint64_t*>(shared);
-  uint64_t* piece_full = ring_full + kDecodeWarps * kSlots;
-  uint64_t* piece_empty = piece_full + kMaxPieces;
-  uint8_t* rings = shared + S::kHeaderBytes;
-  uint8_t* pieces = rings + S::kRingBytes;
-  auto* scales = reinterpret_cast<float*>(pieces + p.pieces * S::kPieceBytes);  // [groups][kTokens]
+  const uint32_t base = ptx::shared_base(shared, 128);
+  const uint32_t piece_full = base + 8 * kDecodeWarps * kSlots, piece_empty = piece_full + 8 * kMaxPieces;
+  const uint32_t pieces = base + S::kHeaderBytes + S::kRingBytes;
+  auto* scales = reinterpret_cast<float*>(shared + S::kHeaderBytes + S::kRingBytes +
+                                          p.pieces * S::kPieceBytes);  // [groups][kTokens]
   auto* zeros = reinterpret_cast<int*>(scales + p.activation_groups * kTokens);
   auto* partial =
       reinterpret_cast<float*>(zeros + p.activation_groups * kTokens);  // [warps][kTokens][16 rows]
@@ -85,14 +85,14 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   const int slice = warp % p.slices;
   const int piece_count = (p.steps + kPieceSteps - 1) / kPieceSteps;
   const int rounds = (p.strips + gridDim.x * p.cta_strips - 1) / (gridDim.x * p.cta_strips);
-  uint64_t* full = ring_full + warp * kSlots;
-  uint8_t* ring = rings + warp * kSlots * S::kSlotBytes;
+  const uint32_t full = base + 8 * warp * kSlots;
+  const uint32_t ring = base + S::kHeaderBytes + warp * kSlots * S::kSlotBytes;
   if (lane == 0)
-    for (int i = 0; i < kSlots; ++i) ptx::barrier_init(&full[i], 1);
+    for (int i = 0; i < kSlots; ++i) ptx::barrier_init(full + 8 * i, 1);
   if (threadIdx.x == 0)
     for (int i = 0; i < kMaxPieces; ++i) {
-      ptx::barrier_init(&piece_full[i], 1);
-      ptx::barrier_init(&piece_empty[i], kDecodeWarps);
+      ptx::barrier_init(piece_full + 8 * i, 1);
+      ptx::barrier_init(piece_empty + 8 * i, kDecodeWarps);
     }
   ptx::fence_barrier_init();
   __syncwarp();
@@ -122,13 +122,13 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
     const uint32_t here = entry >> position & 1;
     present = (present & ~(1u << ahead_slot)) | here << ahead_slot;
     if (lane == 0) {
-      uint8_t* to = ring + ahead_slot * S::kSlotBytes;
-      ptx::barrier_arrive_expect(&full[ahead_slot], S::kCopyBytes + here * kBlockBytes);
-      ptx::bulk_copy_stream(to, ahead_data, S::kCopyBytes, &full[ahead_slot]);
+      const uint32_t to = ring + ahead_slot * S::kSlotBytes;
+      ptx::barrier_arrive_expect(full + 8 * ahead_slot, S::kCopyBytes + here * kBlockBytes);
+      ptx::bulk_copy_stream(to, ahead_data, S::kCopyBytes, full + 8 * ahead_slot);
       if (here) {
         const int64_t block = (entry >> 8) + __popc(entry & ((1u << position) - 1));
         ptx::bulk_copy_stream(to + S::kCopyBytes, p.residual + block * kBlockBytes, kBlockBytes,
-                              &full[ahead_slot]);
+                              full + 8 * ahead_slot);
       }
     }
     ahead_data += p.slices * kStrips * S::kStripBytes;
@@ -139,6 +139,9 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
     }
   };
   for (int i = 0; i < kSlots; ++i) copy_next();
+  // While the kernels before this one still run, memory would be idle: what comes next waits in L2.
+  if (lane < kAheadSteps && ahead > 0 && ahead + lane < share && ahead_strip < p.strips)
+    ptx::bulk_prefetch(ahead_data + lane * p.slices * kStrips * S::kStripBytes, S::kCopyBytes);
   __syncthreads();
 
   // The weights above do not depend on earlier kernels; the activations do. Warp 0 also feeds their ring.
@@ -147,14 +150,14 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   const auto feed = [&](int up_to) {
     for (; next_piece < min(up_to, piece_count * rounds); ++next_piece) {
       const int slot = next_piece % p.pieces;
-      if (next_piece >= p.pieces) ptx::barrier_wait(&piece_empty[slot], (next_piece / p.pieces - 1) & 1);
+      if (next_piece >= p.pieces) ptx::barrier_wait(piece_empty + 8 * slot, (next_piece / p.pieces - 1) & 1);
       const int column = next_piece % piece_count * kPieceColumns;
       const int bytes = min(kPieceColumns, p.steps * kStepColumns - column);
-      if (lane == 0) ptx::barrier_arrive_expect(&piece_full[slot], bytes * p.tokens);
+      if (lane == 0) ptx::barrier_arrive_expect(piece_full + 8 * slot, bytes * p.tokens);
       __syncwarp();
       for (int token = lane; token < p.tokens; token += 32)
         ptx::bulk_copy(pieces + slot * S::kPieceBytes + token * kPiecePitch,
-                       p.codes + token * p.code_stride + column, bytes, &piece_full[slot]);
+                       p.codes + token * p.code_stride + column, bytes, piece_full + 8 * slot);
     }
   };
   if (warp == 0) feed(p.pieces);
@@ -173,27 +176,29 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   for (int round = 0; round < rounds; ++round) {
     float sums[kTokenBlocks][4] = {};
     // kSteps steps at once, `slices` apart, for their independent chains of instructions.
-    const auto multiply = [&]<int kSteps>(std::integral_constant<int, kSteps>, int step,
-                                          const uint8_t* codes) {
+    const auto multiply = [&]<int kSteps>(std::integral_constant<int, kSteps>, int step, uint32_t codes) {
       uint32_t a[kSteps][16];
       float scale0[kSteps][S::kDrains], scale1[kSteps][S::kDrains];
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
-        ptx::barrier_wait(&full[slot], parity);
-        const uint8_t* data = ring + slot * S::kSlotBytes;
-        const auto* dense = reinterpret_cast<const uint4*>(data) + lane;
+        ptx::barrier_wait(full + 8 * slot, parity);
+        const uint32_t data = ring + slot * S::kSlotBytes, dense = data + lane * 16;
+        const uint4 low = ptx::load_shared<uint4>(dense),
+                    high = ptx::load_shared<uint4>(dense + kBlockBytes / 2);
         if (present >> slot & 1) {
-          const auto* lo = reinterpret_cast<const uint4*>(data + S::kCopyBytes) + lane;
-          widen(dense[0], dense[32], lo[0], lo[32], a[i]);
+          const uint32_t residual = dense + S::kCopyBytes;
+          widen(low, ptx::load_shared<uint4>(residual), a[i]);
+          widen(high, ptx::load_shared<uint4>(residual + kBlockBytes / 2), a[i] + 8);
         } else {
-          widen(dense[0], dense[32], a[i]);
+          widen(low, a[i]);
+          widen(high, a[i] + 8);
         }
         if constexpr (kGroupScales) {
-          const auto* weight_scales = reinterpret_cast<const __half*>(data + kBlockBytes) + lane / 4;
+          const uint32_t weight_scales = data + kBlockBytes + lane / 4 * 2;
 #pragma unroll
           for (int k = 0; k < S::kDrains; ++k) {
-            scale0[i][k] = __half2float(weight_scales[k * 16]);
-            scale1[i][k] = __half2float(weight_scales[k * 16 + 8]);
+            scale0[i][k] = __half2float(ptx::load_shared<__half>(weight_scales + k * 32));
+            scale1[i][k] = __half2float(ptx::load_shared<__half>(weight_scales + k * 32 + 16));
           }
         }
         if (++slot == kSlots) {
@@ -236,10 +241,10 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
           for (int i = 0; i < kSteps; ++i)
 #pragma unroll
             for (int n = 0; n < kTokenBlocks; ++n) {
-              const uint8_t* from =
+              const uint32_t from =
                   codes + i * p.slices * kStepColumns + n * 8 * kPiecePitch + k * kDrain + 32 * m;
-              ptx::mma(d[i][n], a[i] + k * (kDrain / 8) + 4 * m, *reinterpret_cast<const uint32_t*>(from),
-                       *reinterpret_cast<const uint32_t*>(from + 16));
+              ptx::mma(d[i][n], a[i] + k * (kDrain / 8) + 4 * m, ptx::load_shared<uint32_t>(from),
+                       ptx::load_shared<uint32_t>(from + 16));
             }
 #pragma unroll
         for (int i = 0; i < kSteps; ++i)
@@ -259,8 +264,8 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
     int step = slice;
     for (int of = 0; of < piece_count; ++of, ++piece) {
       const int piece_slot = piece % p.pieces, end = min(last_step, (of + 1) * kPieceSteps);
-      ptx::barrier_wait(&piece_full[piece_slot], piece / p.pieces & 1);
-      const uint8_t* codes = pieces + piece_slot * S::kPieceBytes + lane / 4 * kPiecePitch + lane % 4 * 4;
+      ptx::barrier_wait(piece_full + 8 * piece_slot, piece / p.pieces & 1);
+      const uint32_t codes = pieces + piece_slot * S::kPieceBytes + lane / 4 * kPiecePitch + lane % 4 * 4;
       const auto at = [&] { return codes + (step - of * kPieceSteps) * kStepColumns; };
       for (; step + p.slices < end; step += 2 * p.slices)
         multiply(std::integral_constant<int, 2>{}, step, at());
@@ -269,7 +274,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
         step += p.slices;
       }
       __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(&piece_empty[piece_slot]);
+      if (lane == 0) ptx::barrier_arrive(piece_empty + 8 * piece_slot);
       if (warp == 0) feed(piece + 1 + p.pieces);
     }
 

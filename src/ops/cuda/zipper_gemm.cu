@@ -6,60 +6,15 @@
 #include "ops/cuda/zipper_decode.cuh"
 #include "ops/cuda/zipper_gemm.h"
 #include "ops/cuda/zipper_gemm_sm90.cuh"
-#include "ops/cuda/zipper_wide.cuh"
+#include "ops/cuda/zipper_launch.h"
 
 namespace quatrain::ops {
 namespace {
 
+using zipper::cluster_launch;
+using zipper::code_map;
 using zipper::Params;
 using zipper::Shape;
-
-// The tensor map of the codes: boxes of 128 columns x `box` tokens, swizzled for wgmma.
-CUtensorMap code_map(const DeviceActivations& x, int box) {
-  using Encode = decltype(&cuTensorMapEncodeTiled);
-  static const Encode encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cuda_check(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-        "cuTensorMapEncodeTiled");
-    require(found == cudaDriverEntryPointSuccess,
-            "CUDA: the driver has no cuTensorMapEncodeTiled; it must support CUDA 12");
-    return reinterpret_cast<Encode>(entry);
-  }();
-  CUtensorMap map;
-  const cuuint64_t extent[2] = {static_cast<cuuint64_t>(x.stride), static_cast<cuuint64_t>(x.tokens)};
-  const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(x.stride)};
-  const cuuint32_t shape[2] = {kStepColumns, static_cast<cuuint32_t>(box)};
-  const cuuint32_t step[2] = {1, 1};
-  const CUresult code =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<int8_t*>(x.codes.data()), extent, pitch,
-             shape, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(code == CUDA_SUCCESS, "CUDA: no tensor map for {} x {} codes (error {})", x.tokens, x.stride,
-          static_cast<int>(code));
-  return map;
-}
-
-// Launches `clusters` clusters of `cluster` CTAs.
-template <typename Kernel, typename... Args>
-void cluster_launch(Kernel kernel, int clusters, int cluster, int threads, int shared_bytes,
-                    cudaStream_t stream, bool overlap, const Args&... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = overlap ? 1 : 0;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, args...), "zipper GEMM");
-}
 
 template <typename S>
 void launch(const Params& params, const DeviceActivations& x, cudaStream_t stream, bool overlap) {
@@ -79,16 +34,6 @@ void launch_tokens(int tile_tokens, const Params& params, const DeviceActivation
   if (tile_tokens == 32) return launch<Shape<32, kDrain, kGroupScales>>(params, x, stream, overlap);
   if (tile_tokens == 64) return launch<Shape<64, kDrain, kGroupScales>>(params, x, stream, overlap);
   launch<Shape<128, kDrain, kGroupScales>>(params, x, stream, overlap);
-}
-
-void launch_wide(const Params& params, const DeviceActivations& x, cudaStream_t stream, bool overlap) {
-  using S = zipper::WideShape;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(zipper::wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
-  cuda_check(prepared, "wide zipper GEMM: shared memory (it needs a Hopper GPU)");
-  const CUtensorMap codes = code_map(x, S::kTokens / S::kCluster);
-  cluster_launch(zipper::wide_kernel, params.schedule.workers, S::kCluster, S::kThreads, S::kSharedBytes,
-                 stream, overlap, codes, params);
 }
 
 bool takes_wide(const ZipperMatrix& weights) {
@@ -194,7 +139,7 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   const bool wide = plan.kernel == ZipperPlan::Kernel::Wide;
   require(!wide || takes_wide(weights), "zipper GEMM: a wide plan for weights drained every {} columns{}",
           weights.drain, weights.group_scales ? " with scales a group" : "");
-  const int cluster = wide || plan.tile_tokens == 128 ? 2 : 1;
+  const int cluster = plan.tile_tokens >= 128 ? 2 : 1;
   params.schedule = {static_cast<int>((weights.tiles + cluster - 1) / cluster),
                      static_cast<int>((x.tokens + plan.tile_tokens - 1) / plan.tile_tokens),
                      static_cast<int>(weights.steps), plan.workers, plan.stream_k};
@@ -207,7 +152,7 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   require(static_cast<size_t>((cluster == 2 ? 8 : 2) * params.schedule.row_tiles *
                               params.schedule.token_tiles) <= workspace.arrived.size(),
           "zipper GEMM: {} x {} results exceed the workspace", weights.rows, x.tokens);
-  if (wide) return launch_wide(params, x, stream, overlap);
+  if (wide) return zipper::launch_wide(plan.tile_tokens, params, x, stream, overlap);
   if (weights.drain == 128 && !weights.group_scales)
     return launch_tokens<128, false>(plan.tile_tokens, params, x, stream, overlap);
   if (weights.drain == 128) return launch_tokens<128, true>(plan.tile_tokens, params, x, stream, overlap);

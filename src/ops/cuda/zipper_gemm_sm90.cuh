@@ -4,38 +4,9 @@
 // warpgroup of which warp 0 copies weights and warp 1 activations into a ring of stages of 128 columns.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "ops/cuda/ptx/bulk_copy.cuh"
-#include "ops/cuda/ptx/launch.cuh"
-#include "ops/cuda/ptx/mbarrier.cuh"
-#include "ops/cuda/ptx/wgmma.cuh"
-#include "ops/cuda/zipper_matrix.h"
-#include "ops/cuda/zipper_schedule.h"
-#include "ops/cuda/zipper_widen.cuh"
+#include "ops/cuda/zipper_pipeline.cuh"
 
 namespace quatrain::ops::zipper {
-
-struct Params {
-  const uint8_t* chunks;
-  const uint8_t* residual;
-  const uint32_t* blocks;
-  const float* row_scale;
-  const float* bias;  // or null
-  const float* scale;
-  const int32_t* zero;
-  int64_t token_stride;
-  int activation_group, activation_groups;
-  int rows, tokens;
-  bool stream_weights;  // each weight is read once: let it leave L2 first
-  ZipperSchedule schedule;
-  float* partial;
-  int* arrived;
-  void* y;  // FP32 or BF16
-  bool y_fp32;
-  int64_t y_stride;
-};
 
 // At 128 tokens four warpgroups share the tile, 64 rows x 64 tokens each: a drain costs as many issue slots
 // as the product costs tensor cycles, and four warps a scheduler hide its latencies. Smaller tiles are bound
@@ -71,139 +42,45 @@ struct Shape {
   static_assert(kCodeBytes % 1024 == 0, "the swizzle needs tiles aligned to 1,024 bytes");
 };
 
-struct Header {
-  uint64_t full[16];
-  uint64_t empty[16];
-  uint32_t presence[16];
-  int last[4];
-};
-
+// One ring for weights and codes.
 template <typename S>
 struct Shared {
-  Header* header;
-  uint8_t *codes, *chunks, *residual, *scales;
+  CodeRing codes;
+  WeightRing weights;
+  uint32_t last_flags;
 
-  __device__ explicit Shared(uint8_t* raw) {
-    raw += (1024 - ptx::shared_address(raw) % 1024) % 1024;
-    codes = raw;
-    chunks = codes + S::kStages * S::kCodeBytes;
-    residual = chunks + S::kStages * S::kChunkBytes;
-    scales = residual + S::kStages * 8 * kBlockBytes;
-    header = reinterpret_cast<Header*>(scales + S::kStages * S::kScaleBytes);
+  __device__ explicit Shared(uint32_t at) {
+    codes.codes = at;
+    weights.chunks = at + S::kStages * S::kCodeBytes;
+    weights.residual = weights.chunks + S::kStages * S::kChunkBytes;
+    codes.scales = weights.residual + S::kStages * kStrips * kBlockBytes;
+    codes.barriers.at = weights.barriers.at = codes.scales + S::kStages * S::kScaleBytes;
+    weights.presence = codes.barriers.at + Barriers::kBytes;
+    last_flags = weights.presence + 4 * 16;
   }
 };
-
-// Stage and parity of the ring, advanced alike by producers and consumers.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-// Warp 0: dense chunks and residual blocks. They do not depend on earlier kernels.
-template <typename S, typename Memory>
-__device__ void copy_weights(const Params& p, const Memory& shared, int worker, int rank, int lane) {
-  Ring<S::kStages> ring;
-  ZipperSegment segment;
-  const int tiles = (p.rows + kTileRows - 1) / kTileRows;
-  for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
-    // A cluster's last CTA may lie past the edge: it repeats the last tile and stores nothing.
-    const int64_t tile = min(segment.row_tile * S::kCluster + rank, tiles - 1);
-    const int64_t first = tile * p.schedule.steps;
-    uint32_t entries = 0;
-    for (int step = segment.first_step; step < segment.last_step; ++step) {
-      const int offset = (step - segment.first_step) % 32;
-      if (offset == 0 && step + lane < segment.last_step) entries = __ldg(p.blocks + first + step + lane);
-      const uint32_t entry = __shfl_sync(~0u, entries, offset);
-      if (lane == 0) {
-        Header& h = *shared.header;
-        ptx::barrier_wait(&h.empty[ring.stage], ring.parity ^ 1);
-        h.presence[ring.stage] = entry & 255;
-        const uint32_t residual_bytes = __popc(entry & 255) * kBlockBytes;
-        ptx::barrier_arrive_expect(&h.full[ring.stage], S::kChunkBytes + residual_bytes);
-        const uint8_t* chunk = p.chunks + (first + step) * S::kChunkBytes;
-        uint8_t* to = shared.chunks + ring.stage * S::kChunkBytes;
-        if (p.stream_weights)
-          ptx::bulk_copy_stream(to, chunk, S::kChunkBytes, &h.full[ring.stage]);
-        else
-          ptx::bulk_copy(to, chunk, S::kChunkBytes, &h.full[ring.stage]);
-        if (residual_bytes > 0)
-          ptx::bulk_copy(shared.residual + ring.stage * 8 * kBlockBytes,
-                         p.residual + static_cast<int64_t>(entry >> 8) * kBlockBytes, residual_bytes,
-                         &h.full[ring.stage]);
-      }
-      __syncwarp();
-      ring.advance();
-    }
-  }
-}
-
-// Warp 1: codes, scales and zeros. In a cluster each CTA fetches its share of the codes for all.
-template <typename S, typename Memory>
-__device__ void copy_activations(const Params& p, const CUtensorMap* codes, const Memory& shared, int worker,
-                                 int rank, int lane) {
-  if (lane != 0) return;
-  ptx::prefetch_tensor_map(codes);
-  ptx::wait_for_previous_kernel();
-  Ring<S::kStages> ring;
-  ZipperSegment segment;
-  constexpr int kShare = S::kTokens / S::kCluster;
-  for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
-    const int token = segment.token_tile * S::kTokens;
-    for (int step = segment.first_step; step < segment.last_step; ++step) {
-      Header& h = *shared.header;
-      ptx::barrier_wait(&h.empty[ring.stage], ring.parity ^ 1);
-      ptx::barrier_arrive_expect(&h.full[ring.stage], S::kCodeBytes + S::kScaleBytes);
-      uint8_t* to = shared.codes + ring.stage * S::kCodeBytes + rank * kShare * kStepColumns;
-      if constexpr (S::kCluster == 1)
-        ptx::tensor_copy(to, codes, step * kStepColumns, token, &h.full[ring.stage]);
-      else
-        ptx::tensor_copy_multicast(to, codes, step * kStepColumns, token + rank * kShare, &h.full[ring.stage],
-                                   (1 << S::kCluster) - 1);
-      for (int i = 0; i < S::kDrains; ++i) {
-        // Columns past the edge have zero codes and weights: any group will do there.
-        const int column = step * kStepColumns + i * S::kDrain;
-        const int64_t at =
-            static_cast<int64_t>(min(column / p.activation_group, p.activation_groups - 1)) * p.token_stride +
-            token;
-        uint8_t* scales = shared.scales + ring.stage * S::kScaleBytes + i * S::kTokens * 4;
-        ptx::bulk_copy(scales, p.scale + at, S::kTokens * 4, &h.full[ring.stage]);
-        ptx::bulk_copy(scales + S::kDrains * S::kTokens * 4, p.zero + at, S::kTokens * 4,
-                       &h.full[ring.stage]);
-      }
-      ring.advance();
-    }
-  }
-}
 
 // Where a math warp finds the operands of one step.
 template <typename S>
 struct Stage {
-  const uint8_t *strips, *residual;
-  const float* scales;  // of the warpgroup's tokens
-  const int32_t* zeros;
-  uint32_t codes;  // descriptor of the warpgroup's tokens
+  uint32_t strips, residual;
+  uint32_t scales, zeros;  // of the warpgroup's tokens
+  uint32_t codes;          // descriptor of the warpgroup's tokens
   uint32_t presence;
 
   __device__ Stage(const Shared<S>& shared, int stage, int first_token) {
-    strips = shared.chunks + stage * S::kChunkBytes;
-    residual = shared.residual + stage * 8 * kBlockBytes;
-    scales = reinterpret_cast<const float*>(shared.scales + stage * S::kScaleBytes) + first_token;
-    zeros = reinterpret_cast<const int32_t*>(scales + S::kDrains * S::kTokens);
-    codes = ptx::wgmma_descriptor(ptx::shared_address(shared.codes) + stage * S::kCodeBytes +
-                                  first_token * kStepColumns);
-    presence = shared.header->presence[stage];
+    strips = shared.weights.chunks + stage * S::kChunkBytes;
+    residual = shared.weights.residual + stage * kStrips * kBlockBytes;
+    scales = shared.codes.scales + stage * S::kScaleBytes + first_token * 4;
+    zeros = scales + S::kDrains * S::kTokens * 4;
+    codes = ptx::wgmma_descriptor(shared.codes.codes + stage * S::kCodeBytes + first_token * kStepColumns);
+    presence = ptx::load_shared<uint32_t>(shared.weights.presence + 4 * stage);
   }
   /// Does any token of the warpgroup have a zero in this drain?
   __device__ bool shifted(int drain, int lane) const {
-    int any = lane < S::kColumns ? zeros[drain * S::kTokens + lane] : 0;
-    if constexpr (S::kColumns > 32) any |= zeros[drain * S::kTokens + 32 + lane];
+    const uint32_t at = zeros + (drain * S::kTokens + lane) * 4;
+    uint32_t any = lane < S::kColumns ? ptx::load_shared<uint32_t>(at) : 0;
+    if constexpr (S::kColumns > 32) any |= ptx::load_shared<uint32_t>(at + 32 * 4);
     return __any_sync(~0u, any != 0);
   }
 };
@@ -214,12 +91,12 @@ template <typename S>
 __device__ __forceinline__ void start_products(const Stage<S>& stage, int drain, bool shifted, int strip,
                                                int lane, const uint32_t (&a)[16], int (&d)[S::kResults]) {
   if (shifted) {
-    const auto* sums = reinterpret_cast<const int16_t*>(stage.strips + (strip + 1) * S::kStripBytes) -
-                       (S::kDrains - drain) * 16 + lane / 4;
-    const int sum0 = -sums[0], sum1 = -sums[8];
+    const uint32_t sums =
+        stage.strips + (strip + 1) * S::kStripBytes - (S::kDrains - drain) * 32 + lane / 4 * 2;
+    const int sum0 = -ptx::load_shared<int16_t>(sums), sum1 = -ptx::load_shared<int16_t>(sums + 16);
 #pragma unroll
     for (int j = 0; j < S::kColumns / 8; ++j) {
-      const int2 z = reinterpret_cast<const int2*>(stage.zeros + drain * S::kTokens)[4 * j + lane % 4];
+      const int2 z = ptx::load_shared<int2>(stage.zeros + drain * S::kTokens * 4 + 32 * j + lane % 4 * 8);
       d[4 * j] = z.x * sum0;
       d[4 * j + 1] = z.y * sum0;
       d[4 * j + 2] = z.x * sum1;
@@ -236,11 +113,11 @@ __device__ __forceinline__ void start_products(const Stage<S>& stage, int drain,
 
 // sums += s (scale) * d: |d| < 2^30, so the conversion rounds once at most, as a product of FP32 does.
 template <typename S>
-__device__ __forceinline__ void drain_products(const float* scales, float scale0, float scale1, int lane,
+__device__ __forceinline__ void drain_products(uint32_t scales, float scale0, float scale1, int lane,
                                                const int (&d)[S::kResults], float (&sums)[S::kResults]) {
 #pragma unroll
   for (int j = 0; j < S::kColumns / 8; ++j) {
-    const float2 s = reinterpret_cast<const float2*>(scales)[4 * j + lane % 4];
+    const float2 s = ptx::load_shared<float2>(scales + 32 * j + lane % 4 * 8);
     sums[4 * j] = fmaf(S::kGroupScales ? s.x * scale0 : s.x, __int2float_rn(d[4 * j]), sums[4 * j]);
     sums[4 * j + 1] =
         fmaf(S::kGroupScales ? s.y * scale0 : s.y, __int2float_rn(d[4 * j + 1]), sums[4 * j + 1]);
@@ -249,57 +126,6 @@ __device__ __forceinline__ void drain_products(const float* scales, float scale0
     sums[4 * j + 3] =
         fmaf(S::kGroupScales ? s.y * scale1 : s.y, __int2float_rn(d[4 * j + 3]), sums[4 * j + 3]);
   }
-}
-
-// Adds the shares of a tile that several workers computed, in the order of K. True for the warpgroup that
-// arrived last: it then holds the whole sum.
-template <typename S>
-__device__ bool combine(const Params& p, int* last_flags, const ZipperSegment& segment, int worker, int rank,
-                        int group, int thread, float (&sums)[S::kResults]) {
-  constexpr int kVectors = S::kResults / 4;
-  const ZipperSchedule& schedule = p.schedule;
-  const int64_t first_position = static_cast<int64_t>(segment.tile) * schedule.steps;
-  const int first = schedule.worker_of(first_position);
-  const int last = schedule.worker_of(first_position + schedule.steps - 1);
-  // A worker has at most two shared tiles: the one it starts in and the one it ends in.
-  const auto share = [&](int of) {
-    const int which = schedule.begin(of) / schedule.steps == segment.tile ? 0 : 1;
-    const int64_t slot =
-        ((static_cast<int64_t>(of) * S::kCluster + rank) * 2 + which) * S::kMathGroups + group;
-    return reinterpret_cast<float4*>(p.partial) + slot * kVectors * 128 + thread;
-  };
-  float4* own = share(worker);
-#pragma unroll
-  for (int j = 0; j < kVectors; ++j)
-    own[j * 128] = make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
-  __threadfence();
-  ptx::named_barrier_sync(1 + group, 128);
-  if (thread == 0) {
-    int* arrived =
-        p.arrived + (static_cast<int64_t>(segment.tile) * S::kCluster + rank) * S::kMathGroups + group;
-    const bool is_last = atomicAdd(arrived, 1) == last - first;
-    if (is_last) *arrived = 0;
-    last_flags[group] = is_last;
-  }
-  ptx::named_barrier_sync(1 + group, 128);
-  const bool is_last = last_flags[group];
-  ptx::named_barrier_sync(1 + group, 128);
-  if (!is_last) return false;
-  __threadfence();
-#pragma unroll
-  for (int i = 0; i < 4 * kVectors; ++i) sums[i] = 0;
-  for (int of = first; of <= last; ++of) {
-    const float4* from = share(of);
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const float4 v = __ldcg(from + j * 128);
-      sums[4 * j] += v.x;
-      sums[4 * j + 1] += v.y;
-      sums[4 * j + 2] += v.z;
-      sums[4 * j + 3] += v.w;
-    }
-  }
-  return true;
 }
 
 // Results of a 64-row block: `row` and row + 8, tokens first_token + 8 j + {0, 1}.
@@ -361,34 +187,22 @@ __device__ void finish(const Params& p, int row0, int token0, int warp, int lane
 }
 
 template <typename S>
-__device__ __forceinline__ void release(Header& header, int stage, int lane) {
-  __syncwarp();
-  if (lane != 0) return;
-  if constexpr (S::kCluster == 1) {
-    ptx::barrier_arrive(&header.empty[stage]);
-  } else {
-    for (int cta = 0; cta < S::kCluster; ++cta) ptx::barrier_arrive_remote(&header.empty[stage], cta);
-  }
-}
-
-template <typename S>
 __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, int rank) {
   // Through a shuffle the compiler knows them to be uniform, and keeps addresses out of vector registers.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
   const int lane = threadIdx.x % 32;
   const int row_half = group % 2, first_token = group / 2 * S::kColumns, strip = row_half * 4 + warp;
-  Header& header = *shared.header;
+  const uint32_t empty = empty_barriers<S>(shared.codes.barriers, lane);
   Ring<S::kStages> ring;
   ZipperSegment segment;
   float sums[S::kResults];
   uint4 dense[2];  // nibbles of the step to come
   const auto load_dense = [&] {
-    ptx::barrier_wait(&header.full[ring.stage], ring.parity);
-    const auto* from =
-        reinterpret_cast<const uint4*>(shared.chunks + ring.stage * S::kChunkBytes + strip * S::kStripBytes) +
-        lane;
-    dense[0] = from[0];
-    dense[1] = from[32];
+    ptx::barrier_wait(shared.codes.barriers.full(ring.stage), ring.parity);
+    const uint32_t from =
+        shared.weights.chunks + ring.stage * S::kChunkBytes + strip * S::kStripBytes + lane * 16;
+    dense[0] = ptx::load_shared<uint4>(from);
+    dense[1] = ptx::load_shared<uint4>(from + kBlockBytes / 2);
   };
 
   for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
@@ -401,33 +215,33 @@ __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, i
       uint32_t a[16];
       if (stage.presence >> strip & 1) {
         const int slot = __popc(stage.presence & ((1u << strip) - 1));
-        const auto* lo = reinterpret_cast<const uint4*>(stage.residual + slot * kBlockBytes) + lane;
-        widen(dense[0], dense[1], lo[0], lo[32], a);
+        const uint32_t lo = stage.residual + slot * kBlockBytes + lane * 16;
+        widen(dense[0], ptx::load_shared<uint4>(lo), a);
+        widen(dense[1], ptx::load_shared<uint4>(lo + kBlockBytes / 2), a + 8);
       } else {
-        widen(dense[0], dense[1], a);
+        widen(dense[0], a);
+        widen(dense[1], a + 8);
       }
       ring.advance();
 #pragma unroll
       for (int i = 0; i < S::kDrains; ++i) {
         float scale0 = 1, scale1 = 1;
         if constexpr (S::kGroupScales) {
-          const auto* weight_scales =
-              reinterpret_cast<const __half*>(stage.strips + strip * S::kStripBytes + kBlockBytes) + i * 16 +
-              lane / 4;
-          scale0 = __half2float(weight_scales[0]);
-          scale1 = __half2float(weight_scales[8]);
+          const uint32_t scales = stage.strips + strip * S::kStripBytes + kBlockBytes + i * 32 + lane / 4 * 2;
+          scale0 = __half2float(ptx::load_shared<__half>(scales));
+          scale1 = __half2float(ptx::load_shared<__half>(scales + 16));
         }
         int d[S::kResults];
         start_products<S>(stage, i, stage.shifted(i, lane), strip, lane, a, d);
         if (i == S::kDrains - 1 && step + 1 < segment.last_step) load_dense();  // under the products
         ptx::wgmma_wait<0>();
-        drain_products<S>(stage.scales + i * S::kTokens, scale0, scale1, lane, d, sums);
+        drain_products<S>(stage.scales + i * S::kTokens * 4, scale0, scale1, lane, d, sums);
       }
-      release<S>(header, current, lane);
+      release<S>(empty, current, lane);
     }
 
     const bool whole = segment.first_step == 0 && segment.last_step == p.schedule.steps;
-    if (!whole && !combine<S>(p, header.last, segment, worker, rank, group, threadIdx.x % 128, sums))
+    if (!whole && !combine<S>(p, shared.last_flags, segment, worker, rank, group, threadIdx.x % 128, sums))
       continue;
     finish<S>(p, (segment.row_tile * S::kCluster + rank) * kTileRows + row_half * 64,
               segment.token_tile * S::kTokens + first_token, warp, lane, sums);
@@ -438,13 +252,13 @@ template <typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kCtasPerSm)
     zipper_kernel(const __grid_constant__ CUtensorMap codes, const __grid_constant__ Params p) {
   extern __shared__ uint8_t raw[];
-  const Shared<S> shared(raw);
+  const Shared<S> shared(ptx::shared_base(raw, 1024));
   const int worker = blockIdx.x / S::kCluster,
             rank = S::kCluster == 1 ? 0 : static_cast<int>(ptx::cluster_rank());
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
-      ptx::barrier_init(&shared.header->full[i], 2);
-      ptx::barrier_init(&shared.header->empty[i], S::kCluster * S::kMathThreads / 32);
+      ptx::barrier_init(shared.codes.barriers.full(i), 2);
+      ptx::barrier_init(shared.codes.barriers.empty(i), S::kCluster * S::kMathThreads / 32);
     }
     ptx::fence_barrier_init();
   }
@@ -457,8 +271,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerSm)
   if (threadIdx.x >= S::kMathThreads) {
     if constexpr (S::kCtasPerSm == 1) ptx::registers_decrease<S::kProducerRegisters>();
     const int warp = threadIdx.x / 32 - S::kMathThreads / 32;
-    if (warp == 0) copy_weights<S>(p, shared, worker, rank, lane);
-    if (warp == 1) copy_activations<S>(p, &codes, shared, worker, rank, lane);
+    if (warp == 0) copy_weights<S, S::kStages>(p, shared.weights, worker, rank, lane);
+    if (warp == 1 && lane == 0) copy_activations<S>(p, &codes, shared.codes, worker, rank);
   } else {
     if constexpr (S::kCtasPerSm == 1) ptx::registers_increase<S::kMathRegisters>();
     multiply<S>(p, shared, worker, rank);

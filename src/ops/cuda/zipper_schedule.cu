@@ -41,11 +41,14 @@ ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processor
 ZipperPlan plan_wide(int64_t tokens, int64_t tiles, int processors) {
   ZipperPlan plan{};
   plan.kernel = ZipperPlan::Kernel::Wide;
-  plan.tile_tokens = 128;
-  const int64_t slots = processors / 2, outputs = (tiles + 1) / 2 * ((tokens + 127) / 128);
-  const int64_t waves = (outputs + slots - 1) / slots;
-  plan.stream_k = outputs > slots && outputs * 10 < waves * slots * 9;
-  plan.workers = static_cast<int>(std::min(outputs, slots));
+  const int64_t slots = processors / 2;
+  const auto outputs = [&](int64_t tile) { return (tiles + 1) / 2 * ((tokens + tile - 1) / tile); };
+  const auto waves = [&](int64_t tile) { return (outputs(tile) + slots - 1) / slots; };
+  // A tile of 256 tokens takes less than two of 128.
+  plan.tile_tokens = tokens > 128 && waves(256) * 17 <= waves(128) * 10 ? 256 : 128;
+  plan.stream_k =
+      plan.tile_tokens == 128 && outputs(128) > slots && outputs(128) * 10 < waves(128) * slots * 9;
+  plan.workers = static_cast<int>(std::min(outputs(plan.tile_tokens), slots));
   return plan;
 }
 

@@ -5,25 +5,32 @@
 
 namespace quatrain::ops {
 
-/// 16 A registers of 16 rows x 128 columns a warp from 8 words of hi nibbles: 16 * hi as signed bytes.
-__device__ __forceinline__ void widen(const uint4& low, const uint4& high, uint32_t (&a)[16]) {
-  const uint32_t x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+/// The high nibbles of one word, the low nibbles of another. As one expression of two masks the compiler
+/// makes two instructions of it.
+__device__ __forceinline__ uint32_t select_nibbles(uint32_t high, uint32_t low) {
+  uint32_t word;
+  asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(word) : "r"(high), "r"(low), "r"(0xF0F0F0F0u));
+  return word;
+}
+
+/// 8 registers of signed bytes, 16 * hi, from 4 words of hi nibbles: half of a warp's 16 rows x 128 columns.
+__device__ __forceinline__ void widen(const uint4& dense, uint32_t* a) {
+  const uint32_t x[4] = {dense.x, dense.y, dense.z, dense.w};
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 4; ++i) {
     a[2 * i] = x[i] & 0xF0F0F0F0u;
     a[2 * i + 1] = (x[i] << 4) & 0xF0F0F0F0u;
   }
 }
 
 /// The same plus the lo nibbles of a residual block: 16 * hi + lo, one bit-select more.
-__device__ __forceinline__ void widen(const uint4& low, const uint4& high, const uint4& lo_low,
-                                      const uint4& lo_high, uint32_t (&a)[16]) {
-  const uint32_t x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  const uint32_t l[8] = {lo_low.x, lo_low.y, lo_low.z, lo_low.w, lo_high.x, lo_high.y, lo_high.z, lo_high.w};
+__device__ __forceinline__ void widen(const uint4& dense, const uint4& residual, uint32_t* a) {
+  const uint32_t x[4] = {dense.x, dense.y, dense.z, dense.w};
+  const uint32_t l[4] = {residual.x, residual.y, residual.z, residual.w};
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    a[2 * i] = (x[i] & 0xF0F0F0F0u) | (l[i] & 0x0F0F0F0Fu);
-    a[2 * i + 1] = ((x[i] << 4) & 0xF0F0F0F0u) | ((l[i] >> 4) & 0x0F0F0F0Fu);
+  for (int i = 0; i < 4; ++i) {
+    a[2 * i] = select_nibbles(x[i], l[i]);
+    a[2 * i + 1] = select_nibbles(x[i] << 4, l[i] >> 4);
   }
 }
 

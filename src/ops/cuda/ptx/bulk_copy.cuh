@@ -1,4 +1,4 @@
-// The bulk copy engine (TMA): global to shared memory, completion counted on an mbarrier.
+// The bulk copy engine (TMA): global to shared memory, completion counted on an mbarrier, both by address.
 #pragma once
 
 #include <cuda.h>
@@ -8,43 +8,42 @@
 namespace quatrain::ops::ptx {
 
 /// `bytes` contiguous bytes; both addresses and the size are multiples of 16.
-__device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 
 /// The same for data that is read once: first to leave L2.
-__device__ __forceinline__ void bulk_copy_stream(void* to, const void* from, uint32_t bytes,
-                                                 uint64_t* barrier) {
+__device__ __forceinline__ void bulk_copy_stream(uint32_t to, const void* from, uint32_t bytes,
+                                                 uint32_t barrier) {
   constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // the encoding of createpolicy.fractional.evict_first
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
       "[%3], "
-      "%4;" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(kEvictFirst)
+      "%4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(kEvictFirst)
       : "memory");
 }
 
 /// One box of a 2-D tensor map at (x, y); outside the tensor reads zero.
-__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap* map, int x, int y,
-                                            uint64_t* barrier) {
+__device__ __forceinline__ void tensor_copy(uint32_t to, const CUtensorMap* map, int x, int y,
+                                            uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
-      "[%4];" ::"r"(shared_address(to)),
-      "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier))
+      "[%4];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
 
 /// The same box into every CTA of `mask`, at the same offsets, completing on each one's barrier.
-__device__ __forceinline__ void tensor_copy_multicast(void* to, const CUtensorMap* map, int x, int y,
-                                                      uint64_t* barrier, uint16_t mask) {
+__device__ __forceinline__ void tensor_copy_multicast(uint32_t to, const CUtensorMap* map, int x, int y,
+                                                      uint32_t barrier, uint16_t mask) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-      "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier)), "h"(mask)
+      "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(mask)
       : "memory");
 }
 
@@ -52,6 +51,15 @@ __device__ __forceinline__ void tensor_copy_multicast(void* to, const CUtensorMa
 /// next barrier.
 __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Brings `bytes` into L2; address and size are multiples of 16.
+__device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void prefetch_l1(const void* from) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
 }
 
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
