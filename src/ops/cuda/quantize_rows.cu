@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "ops/cuda/group_quantizer.cuh"
+#include "ops/cuda/ptx/bulk_copy.cuh"
 #include "ops/cuda/ptx/launch.cuh"
 #include "ops/cuda/quantize_rows.h"
 
@@ -54,15 +55,18 @@ __device__ __forceinline__ void load(const T* row, int column, int width, bool a
 }
 
 template <typename Combine>
-__device__ float block_reduce(float value, float* shared, Combine combine) {
+__device__ float block_reduce(float value, float neutral, float* shared, Combine combine) {
+  const auto reduce_warp = [&] {
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2)
-    value = combine(value, __shfl_xor_sync(~0u, value, distance));
+    for (int distance = 16; distance > 0; distance /= 2)
+      value = combine(value, __shfl_xor_sync(~0u, value, distance));
+  };
+  reduce_warp();
   __syncthreads();
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
   __syncthreads();
-  for (int warp = 0; warp < blockDim.x / 32; ++warp)
-    value = warp == 0 ? shared[0] : combine(value, shared[warp]);
+  value = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : neutral;
+  reduce_warp();
   return value;
 }
 
@@ -120,9 +124,15 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   extern __shared__ float transform[];
   __shared__ float reduced[32];
   ptx::allow_next_kernel();
-  ptx::wait_for_previous_kernel();
   const int64_t token = blockIdx.x;
   const int first_column = blockIdx.y * kPasses * blockDim.x * kVector;
+  // A weight, needed late: it does not wait for the kernel before.
+  if (p.gain != nullptr)
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int column = first_column + (pass * blockDim.x + threadIdx.x) * kVector;
+      if (column < p.width) ptx::prefetch_l1(p.gain + column);
+    }
+  ptx::wait_for_previous_kernel();
   const T* row = x + token * p.stride;
   const bool aligned = p.stride % kVector == 0 && (reinterpret_cast<uintptr_t>(x) & 15) == 0 &&
                        (kSource != Source::SiluMul || p.width % kVector == 0);
@@ -157,7 +167,7 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   }
   float factor = 1.0f;
   if constexpr (kSource == Source::RmsNorm) {
-    squares = block_reduce(squares, reduced, [](float a, float b) { return a + b; });
+    squares = block_reduce(squares, 0.0f, reduced, [](float a, float b) { return a + b; });
     factor = rsqrtf(squares / static_cast<float>(p.width) + p.epsilon);
     if (p.bad != nullptr && !isfinite(squares)) {
 #pragma unroll
@@ -235,8 +245,8 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
       write(v[pass], column, quantize_group_device(low, high, p.bits, p.symmetric, false));
   }
   if (!whole_row) return;
-  row_low = block_reduce(row_low, reduced, [](float a, float b) { return fminf(a, b); });
-  row_high = block_reduce(row_high, reduced, [](float a, float b) { return fmaxf(a, b); });
+  row_low = block_reduce(row_low, INFINITY, reduced, [](float a, float b) { return fminf(a, b); });
+  row_high = block_reduce(row_high, -INFINITY, reduced, [](float a, float b) { return fmaxf(a, b); });
   const DeviceGroup group = quantize_group_device(row_low, row_high, p.bits, p.symmetric, p.group > 256);
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
