@@ -106,12 +106,13 @@ void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatr
       time(plan);
     }
   }
-  for (const int tile : {128}) {
-    if (tokens < 64) continue;
+  for (const int tile : {128, 256}) {
+    if (tokens < 32) continue;
     const int64_t outputs = (tiles + 1) / 2 * ((tokens + tile - 1) / tile);
-    time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs * steps / 4)),
-          0, true});
     time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs)), 0, false});
+    if (tile == 128)
+      time({ops::ZipperPlan::Kernel::Wide, tile, static_cast<int>(std::min<int64_t>(66, outputs * steps / 4)),
+            0, true});
   }
   for (const int tile : {16, 32, 64, 128}) {
     if (tile == 128 && tokens > 512) {
