@@ -91,6 +91,35 @@ TEST(ZipperSchedule, TheTableGivesPlansThatTheKernelsTake) {
       }
 }
 
+TEST(ZipperSchedule, ManyTokensGetWhatWasFastestWhenMeasured) {
+  // The linears of Llama-3-8B on 132 processors; see docs/measurements/gpu.md.
+  const auto expect = [](int64_t tokens, int64_t rows, int64_t columns, int tile_tokens, bool stream_k) {
+    const ZipperPlan plan =
+        ops::plan_zipper(tokens, rows, (rows + 127) / 128, (columns + 127) / 128, 132, true);
+    EXPECT_EQ(plan.tile_tokens, tile_tokens) << tokens << " tokens, " << rows << " rows";
+    EXPECT_EQ(plan.stream_k, stream_k) << tokens << " tokens, " << rows << " rows";
+  };
+  expect(128, 6144, 4096, 64, false);
+  expect(192, 6144, 4096, 128, false);
+  expect(384, 6144, 4096, 128, true);
+  expect(512, 6144, 4096, 256, false);
+  expect(1024, 6144, 4096, 128, false);
+  expect(2048, 6144, 4096, 256, false);
+  expect(256, 4096, 4096, 64, false);
+  expect(512, 4096, 4096, 128, false);
+  expect(1024, 4096, 4096, 256, false);
+  expect(128, 28672, 4096, 128, false);
+  expect(192, 28672, 4096, 256, false);
+  expect(384, 28672, 4096, 128, true);
+  expect(512, 28672, 4096, 128, false);
+  expect(2048, 28672, 4096, 256, false);
+  expect(128, 4096, 14336, 128, true);
+  expect(256, 4096, 14336, 128, true);
+  expect(384, 4096, 14336, 128, true);
+  expect(512, 4096, 14336, 128, false);
+  expect(1024, 4096, 14336, 256, false);
+}
+
 TEST(Gpu, SaysWhatIsMissing) {
   try {
     EXPECT_GT(ops::gpu_processors(), 0);

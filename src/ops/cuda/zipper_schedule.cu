@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "ops/cuda/zipper_schedule.h"
 
@@ -38,25 +39,47 @@ ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processor
   return plan;
 }
 
-ZipperPlan plan_wide(int64_t tokens, int64_t tiles, int processors) {
-  ZipperPlan plan{};
-  plan.kernel = ZipperPlan::Kernel::Wide;
-  const int64_t slots = processors / 2;
-  const auto outputs = [&](int64_t tile) { return (tiles + 1) / 2 * ((tokens + tile - 1) / tile); };
-  const auto waves = [&](int64_t tile) { return (outputs(tile) + slots - 1) / slots; };
-  // A tile of 256 tokens takes less than two of 128.
-  plan.tile_tokens = tokens > 128 && waves(256) * 17 <= waves(128) * 10 ? 256 : 128;
-  plan.stream_k =
-      plan.tile_tokens == 128 && outputs(128) > slots && outputs(128) * 10 < waves(128) * slots * 9;
-  plan.workers = static_cast<int>(std::min(outputs(plan.tile_tokens), slots));
-  return plan;
+namespace {
+
+// What a tile costs in microseconds, fitted to `zipper_gemm_cuda_bench --sweep` on an H200 (within 10 % of
+// what docs/measurements/gpu.md lists from 64 tokens on). Only the choice depends on them, no result.
+struct TileCost {
+  ZipperPlan::Kernel kernel;
+  int tokens, cluster;
+  double step, end;  // 128 columns; scales, biases and stores
+  double exchange;   // of partial sums where tiles are shared; 0: they cannot be
+};
+constexpr TileCost kTileCosts[] = {{ZipperPlan::Kernel::Gemm, 64, 1, 0.47, 0.0, 8.0},
+                                   {ZipperPlan::Kernel::Wide, 128, 2, 0.62, 1.2, 11.0},
+                                   {ZipperPlan::Kernel::Wide, 256, 2, 1.07, 3.0, 0.0}};
+
+}  // namespace
+
+ZipperPlan plan_many(int64_t tokens, int64_t tiles, int64_t steps, int processors) {
+  ZipperPlan best{};
+  double least = INFINITY;
+  for (const TileCost& cost : kTileCosts) {
+    const int64_t slots = std::max(processors / cost.cluster, 1);
+    const int64_t outputs =
+        (tiles + cost.cluster - 1) / cost.cluster * ((tokens + cost.tokens - 1) / cost.tokens);
+    const auto waves = static_cast<double>((outputs + slots - 1) / slots);
+    const auto consider = [&](double time, int64_t workers, bool stream_k) {
+      if (time >= least) return;
+      least = time;
+      best = {cost.kernel, cost.tokens, static_cast<int>(std::min(workers, slots)), 0, stream_k};
+    };
+    consider(waves * (cost.end + static_cast<double>(steps) * cost.step), outputs, false);
+    if (cost.exchange == 0) continue;
+    const double share = static_cast<double>(outputs * steps) / static_cast<double>(slots);
+    consider(cost.exchange + waves * cost.end + share * cost.step, std::max<int64_t>(outputs * steps / 4, 1),
+             true);
+  }
+  return best;
 }
 
 ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors,
                        bool wide) {
-  // Measured on an H200 (docs/measurements/gpu.md): the wide kernel wins once its tiles fill most of the GPU.
-  if (wide && tokens > 128 && (tiles + 1) / 2 * ((tokens + 127) / 128) * 3 >= processors)
-    return plan_wide(tokens, tiles, processors);
+  if (wide && tokens > 64) return plan_many(tokens, tiles, steps, processors);
   if (tokens > 16) return plan_gemm(tokens, tiles, steps, processors);
   const ZipperPlan decode = plan_decode(tokens, rows, processors);
   // Measured on an H200 (docs/measurements/gpu.md): from 9 tokens on, with 8 strips an SM and more, the

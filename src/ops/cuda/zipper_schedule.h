@@ -8,7 +8,7 @@ namespace quatrain::ops {
 struct ZipperPlan {
   enum class Kernel { Decode, Gemm, Wide };
   Kernel kernel;
-  int tile_tokens;  // decode: 8 or 16; GEMM: 16, 32, 64 or 128; wide: 128
+  int tile_tokens;  // decode: 8 or 16; GEMM: 16, 32, 64 or 128; wide: 128 or 256
   int workers;      // decode: CTAs; GEMM: CTAs, or pairs of them at 128 tokens; wide: pairs of CTAs
   int slices;       // decode: warps that share the columns of a strip
   bool stream_k;    // GEMM: workers take equal shares of all (tile, step) pairs; else whole tiles in turn
@@ -18,8 +18,9 @@ struct ZipperPlan {
 ZipperPlan plan_decode(int64_t tokens, int64_t rows, int processors);
 /// GEMM: token tile and schedule by what was measured.
 ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processors);
-/// Wide: tiles of 256 rows x 128 tokens a pair of CTAs, whole ones in turn where that leaves few SMs idle.
-ZipperPlan plan_wide(int64_t tokens, int64_t tiles, int processors);
+/// From 65 tokens on, where the wide kernel takes the matrix: the cheapest by what tiles of 64 tokens and
+/// wide ones of 128 and 256 were measured to cost, whole or in equal shares.
+ZipperPlan plan_many(int64_t tokens, int64_t tiles, int64_t steps, int processors);
 /// The fastest for `tokens` rows against a matrix of `rows` rows, tiles x steps chunks, on a GPU of
 /// `processors` SMs; `wide` says whether the wide kernel takes the matrix.
 ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors, bool wide);
