@@ -29,6 +29,7 @@ void run_compare(CompareVerbOptions options) {
   for (const std::string& name : settings.tasks) find_task(name);
   if (!settings.tasks.empty()) settings.task_options.data = task_data_directory(options.data);
   settings.threads = options.common.threads;
+  settings.device = options.common.device;
   settings.jump_ratio = !options.no_jump_ratio;
   if (!options.max_ram.empty()) settings.max_ram = parse_bytes(options.max_ram, "--max-ram");
   settings.program = QUATRAIN_VERSION;
@@ -83,7 +84,7 @@ void add_compare(CLI::App& app) {
   verb->add_option("-o,--output", options->output,
                    "the folder of artifacts, rows and report; a run goes on there")
       ->required();
-  add_common(*verb, options->common);
+  add_quantizer_common(*verb, options->common);
   verb->callback([options] { run_compare(*options); });
 }
 

@@ -30,6 +30,7 @@ void run_quantize(const QuantizeVerbOptions& options) {
   const Recipe recipe = load_recipe(options.recipe, overrides);
   QuantizeOptions settings;
   settings.threads = options.common.threads;
+  settings.device = options.common.device;
   settings.resume = options.resume;
   if (!options.max_ram.empty()) settings.max_ram = parse_bytes(options.max_ram, "--max-ram");
   Json report = quantize(options.model, recipe, options.output, settings);
@@ -69,7 +70,7 @@ void add_quantize(CLI::App& app) {
                    "refuse to start when more memory would be needed, e.g. 8G");
   verb->add_flag("--no-check", options->no_check,
                  "skip loading the artifact back and comparing it with the reference");
-  add_common(*verb, options->common);
+  add_quantizer_common(*verb, options->common);
   verb->callback([options] { run_quantize(*options); });
 }
 

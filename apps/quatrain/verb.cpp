@@ -15,12 +15,19 @@ void add_threads_and_json(CLI::App& verb, CommonOptions& options) {
   verb.add_flag("--json", options.json, "one JSON document on stdout, logs on stderr");
 }
 
-// Empty, or what is wrong with a device of verbs that run a model.
-std::string check_engine_device(const std::string& device) {
+// Empty, or what is wrong with the name of a device.
+std::string check_device(const std::string& device) {
   if (device == "cpu") return {};
   const bool numbered = device.starts_with("cuda:") && device.size() > 5 &&
                         device.find_first_not_of("0123456789", 5) == std::string::npos;
   if (device != "cuda" && !numbered) return "\"" + device + "\" is neither cpu nor cuda nor cuda:N";
+  return {};
+}
+
+// The same for verbs that run a model.
+std::string check_engine_device(const std::string& device) {
+  const std::string wrong = check_device(device);
+  if (device == "cpu" || !wrong.empty()) return wrong;
 #ifdef QUATRAIN_HAVE_CUDA
   return {};
 #else
@@ -45,6 +52,13 @@ void add_common(CLI::App& verb, CommonOptions& options) {
   verb.add_option("--device", options.device, "where to compute: cpu")->check([](const std::string& device) {
     return device == "cpu" ? std::string() : "this verb computes on cpu only, not on \"" + device + "\"";
   });
+}
+
+void add_quantizer_common(CLI::App& verb, CommonOptions& options) {
+  add_threads_and_json(verb, options);
+  verb.add_option("--device", options.device,
+                  "where to compute: cpu, or cuda or cuda:N where libtorch has a GPU")
+      ->check(check_device);
 }
 
 void add_engine_common(CLI::App& verb, CommonOptions& options) {

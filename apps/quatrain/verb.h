@@ -41,8 +41,10 @@ CLI::Validator whole_number(Number least) {
   return CLI::Validator(check, "");
 }
 
-/// Adds --threads, --json and --device.
+/// Adds --threads, --json and --device (cpu).
 void add_common(CLI::App& verb, CommonOptions& options);
+/// The same for verbs that quantise: --device takes cuda and cuda:N too; whether there is one, libtorch says.
+void add_quantizer_common(CLI::App& verb, CommonOptions& options);
 /// The same for verbs that run a model: --device takes cuda and cuda:N too where the program was built for
 /// them, and there are --gpu-memory, --batch-invariant, --kv-sink and --kv-recent.
 void add_engine_common(CLI::App& verb, CommonOptions& options);

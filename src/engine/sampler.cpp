@@ -1,12 +1,59 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
+#include <cfloat>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/isa_clones.h"
 #include "ops/argmax.h"
 
 namespace quatrain {
+namespace {
+
+constexpr size_t kLanes = 16;  // partial results, so that reductions are SIMD without reordering
+
+// exp(x) for x <= 0 to 2e-16 of it, 0 to FP64's range below -700: x = n ln 2 + r, |r| <= ln 2 / 2, and 14
+// terms of the series. n comes from the low bits of a sum that rounds to whole numbers.
+inline double exponential(double x) {
+  const double bounded = x < -700.0 ? -700.0 : x;
+  const double shifted = bounded * 1.4426950408889634 + 0x1.8p52;
+  const double n = shifted - 0x1.8p52;
+  const double r = (bounded - n * 0x1.62e42fefa0000p-1) - n * 0x1.cf79abc9e3b39p-40;
+  double sum = 1.0 / 6227020800.0;
+  for (const double term :
+       {1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0, 1.0 / 40320.0, 1.0 / 5040.0,
+        1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0})
+    sum = sum * r + term;
+  return sum * std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);
+}
+
+QUATRAIN_ISA_CLONES float largest_of(const float* x, size_t count) {
+  float lanes[kLanes];
+  for (float& lane : lanes) lane = -FLT_MAX;
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane)
+      lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+  for (; i < count; ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  float largest = lanes[0];
+  for (const float lane : lanes) largest = lane > largest ? lane : largest;
+  return largest;
+}
+
+QUATRAIN_ISA_CLONES double sum_of_exponentials(const float* x, size_t count, double top) {
+  double lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += exponential(double{x[i + lane]} - top);
+  for (; i < count; ++i) lanes[0] += exponential(double{x[i]} - top);
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+}  // namespace
 
 void SamplerOptions::validate() const {
   require(temperature >= 0 && std::isfinite(temperature), "temperature: {} is not 0 or above", temperature);
@@ -113,10 +160,9 @@ size_t Sampler::keep_most_likely() {
 double log_probability(std::span<const float> logits, int32_t token) {
   require(token >= 0 && static_cast<size_t>(token) < logits.size(), "token {} is not in a vocabulary of {}",
           token, logits.size());
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  return logits[static_cast<size_t>(token)] - top - std::log(sum);
+  const double top = largest_of(logits.data(), logits.size());
+  return logits[static_cast<size_t>(token)] - top -
+         std::log(sum_of_exponentials(logits.data(), logits.size(), top));
 }
 
 }  // namespace quatrain

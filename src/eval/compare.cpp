@@ -75,6 +75,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 Json quantize_subject(const CompareOptions& options, const Subject& subject, const fs::path& kept) {
   QuantizeOptions settings;
   settings.threads = options.threads;
+  settings.device = options.device;
   settings.kept = kept;
   settings.max_ram = options.max_ram;
   return quantize(options.model, load_recipe(subject.source), subject.artifact, settings);
@@ -123,6 +124,7 @@ class Comparer {
     fs::create_directories(output / "artifacts");
     fs::create_directories(output / "rows");
     measured_ = {{"program", options.program}, {"windows", options.windows}};
+    if (options.device != "cpu") measured_["device"] = options.device;
     for (const Corpus& corpus : corpora_) measured_["texts"].push_back({corpus.name, corpus.sha256});
     for (const Protocol& protocol : options.protocols) measured_["protocols"].push_back(protocol.name());
     for (const Task& task : tasks_)
@@ -262,7 +264,8 @@ class Comparer {
     const auto start = std::chrono::steady_clock::now();
     log_info("{}: evaluating", row.name);
     const auto tokenizer = load_model_tokenizer(model);
-    const auto scorer = make_scorer(model, {"native", options_.threads});
+    const auto scorer =
+        make_scorer(model, {"native", {.threads = options_.threads, .device = options_.device}});
     for (const Corpus& corpus : corpora_) {
       for (const Protocol& protocol : options_.protocols) {
         PerplexityResult result = perplexity(*scorer, *tokenizer, corpus, protocol, options_.windows);

@@ -22,8 +22,9 @@ struct CompareOptions {
   TaskOptions task_options;
   bool jump_ratio = true;  // measure DynamicPTQ's curves (in programs with libtorch)
   int threads = 0;
-  uint64_t max_ram = 0;  // bytes, as of QuantizeOptions
-  std::string program;   // version of the program: rows of another one are made again
+  std::string device = "cpu";  // of quantising and of the evaluation
+  uint64_t max_ram = 0;        // bytes, as of QuantizeOptions
+  std::string program;         // version of the program: rows of another one are made again
 };
 
 /// Measures the model and each recipe. Below `output`, artifacts/NAME holds what was quantised and

@@ -45,7 +45,8 @@ class NativeScorer : public Scorer {
 #ifdef QUATRAIN_HAVE_TORCH
 class ReferenceScorer : public Scorer {
  public:
-  ReferenceScorer(const fs::path& model, int threads) : model_(ReferenceModel::load(model, threads)) {}
+  ReferenceScorer(const fs::path& model, const EngineOptions& options)
+      : model_(ReferenceModel::load(model, options.threads, options.device)) {}
 
   std::string_view engine() const override { return "reference"; }
   const ModelConfig& config() const override { return model_->config(); }
@@ -67,10 +68,8 @@ class ReferenceScorer : public Scorer {
 std::unique_ptr<Scorer> make_scorer(const fs::path& model, const ScorerOptions& options) {
   if (options.engine == "native") return std::make_unique<NativeScorer>(model, options.native);
   require(options.engine == "reference", "engine: \"{}\" is neither native nor reference", options.engine);
-  require(options.native.device == "cpu", "engine: the reference runs on the CPU only, not on {}",
-          options.native.device);
 #ifdef QUATRAIN_HAVE_TORCH
-  return std::make_unique<ReferenceScorer>(model, options.native.threads);
+  return std::make_unique<ReferenceScorer>(model, options.native);
 #else
   fail("engine: \"reference\" needs a build with libtorch (-DQUATRAIN_TORCH=ON)");
 #endif

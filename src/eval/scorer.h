@@ -31,7 +31,7 @@ class Scorer {
 
 struct ScorerOptions {
   std::string engine = "native";  // or "reference"
-  EngineOptions native;           // the reference takes its threads
+  EngineOptions native;           // the reference takes its threads and its device
 };
 
 /// Loads `model` for scoring. "reference" needs a build with libtorch; an unknown engine is an Error.

@@ -20,6 +20,7 @@
 #include "quant/math_threads.h"
 #include "quant/planner/plan.h"
 #include "quant/policy.h"
+#include "quant/reference/device.h"
 #include "quant/stopwatch.h"
 #include "quant/transforms/kept_rotation.h"
 #include "quant/transforms/merged_source.h"
@@ -39,8 +40,8 @@ RowReader rows_of(const torch::Tensor& matrix) {
   };
 }
 
-std::span<const float> values_of(const torch::Tensor& contiguous) {
-  return {contiguous.data_ptr<float>(), static_cast<size_t>(contiguous.numel())};
+std::span<const float> values_of(const torch::Tensor& in_memory) {
+  return {in_memory.data_ptr<float>(), static_cast<size_t>(in_memory.numel())};
 }
 
 std::span<std::byte> writable_bytes_of(const torch::Tensor& contiguous) {
@@ -56,6 +57,7 @@ class CalibratedQuantizer {
         output_(output),
         options_(options),
         checkpoint_(std::move(checkpoint)),
+        device_(torch_device(options.device)),
         pool_(options.threads) {
     keep_freed_memory();
   }
@@ -81,7 +83,7 @@ class CalibratedQuantizer {
     for (const std::string& note : notes_) log_info("{}", note);
     for (const std::string& note : plan_.notes) log_info("{}", note);
 
-    CalibrationStreams streams{{}, {}, SampleWork(pool_, scratch_)};
+    CalibrationStreams streams{{}, {}, SampleWork(pool_, scratch_, device_)};
     embed(writer, streams, finished == 0 && recipe_.calibrated());
     if (!start) {
       if (asked_.plan.asked())
@@ -175,13 +177,15 @@ class CalibratedQuantizer {
 
   // What decides the result.
   Json identity() const {
-    return {{"version", kJournalVersion},
-            {"model", checkpoint_->path().filename().string()},
-            {"fingerprint of the model", checkpoint_->fingerprint()},
-            {"recipe", asked_.to_toml()},
-            {"calibration text", samples_.text},
-            {"number of samples", samples_.ids.size()},
-            {"sha256 of the samples' tokens", tokens_hash()}};
+    Json facts = {{"version", kJournalVersion},
+                  {"model", checkpoint_->path().filename().string()},
+                  {"fingerprint of the model", checkpoint_->fingerprint()},
+                  {"recipe", asked_.to_toml()},
+                  {"calibration text", samples_.text},
+                  {"number of samples", samples_.ids.size()},
+                  {"sha256 of the samples' tokens", tokens_hash()}};
+    if (!device_.is_cpu()) facts["device"] = "cuda";  // whose sums run in another order
+    return facts;
   }
 
   // Whatever the number of samples: the temporaries of one sample a thread, the Hessians of the widest input
@@ -240,10 +244,10 @@ class CalibratedQuantizer {
       }
     } else {
       rotation = kept_stream_rotation(options_.kept, checkpoint_->fingerprint(), tokens_hash(), checkpoint_,
-                                      recipe_, samples_.ids, notes_, SampleWork(pool_, scratch_));
+                                      recipe_, samples_.ids, notes_, SampleWork(pool_, scratch_, device_));
     }
-    source_ = checkpoint_weight_source(checkpoint_);
-    if (rotation.defined()) source_ = merge_rotation(std::move(source_), rotation);
+    source_ = checkpoint_weight_source(checkpoint_, device_);
+    if (rotation.defined()) source_ = merge_rotation(std::move(source_), rotation.to(device_));
     return rotation;
   }
 
@@ -269,7 +273,7 @@ class CalibratedQuantizer {
     for (const auto& [name, stream] :
          {std::pair("exact", &streams.exact), std::pair("quantized", &streams.quantized)})
       for (size_t s = 0; s < stream->size(); ++s) {
-        rows.push_back((*stream)[s]);
+        rows.push_back((*stream)[s].cpu());
         parts.emplace_back(fmt::format("{} {}", name, s), writable_bytes_of(rows.back()));
       }
     journal.write(streams_name(layer), Json::object(), parts, [&](size_t i) { SampleWork::rest(rows[i]); });
@@ -285,7 +289,9 @@ class CalibratedQuantizer {
     for (const auto& [name, stream] :
          {std::pair("exact", &streams.exact), std::pair("quantized", &streams.quantized)})
       for (size_t s = 0; s < stream->size(); ++s) {
-        entry->copy(fmt::format("{} {}", name, s), writable_bytes_of((*stream)[s]));
+        const torch::Tensor rows = (*stream)[s].cpu();  // the same memory on a CPU
+        entry->copy(fmt::format("{} {}", name, s), writable_bytes_of(rows));
+        if (!device_.is_cpu()) (*stream)[s].copy_(rows);
         SampleWork::rest((*stream)[s]);
       }
   }
@@ -298,8 +304,7 @@ class CalibratedQuantizer {
   }
 
   torch::Tensor hidden_of(const torch::Tensor& embedding, const std::vector<int32_t>& ids) const {
-    const torch::Tensor index = torch::tensor(ids, torch::kInt).to(torch::kLong);
-    return embedding.index_select(0, index) * checkpoint_->config().embedding_scale;
+    return embedded(embedding, ids) * checkpoint_->config().embedding_scale;
   }
 
   void embed(ArtifactWriter& writer, CalibrationStreams& streams, bool with_streams) {
@@ -319,8 +324,10 @@ class CalibratedQuantizer {
       if (planes.rows == 0) {
         rows.copy_(streams.exact[s]);
       } else {
+        const torch::Tensor own = device_.is_cpu() ? rows : torch::empty(rows.sizes(), torch::kFloat);
         for (size_t t = 0; t < ids.size(); ++t)
-          planes.dequantize_row(ids[t], rows.data_ptr<float>() + static_cast<int64_t>(t) * planes.columns);
+          planes.dequantize_row(ids[t], own.data_ptr<float>() + static_cast<int64_t>(t) * planes.columns);
+        if (!device_.is_cpu()) rows.copy_(own);
         rows *= checkpoint_->config().embedding_scale;
       }
       SampleWork::rest(rows);
@@ -330,7 +337,7 @@ class CalibratedQuantizer {
 
   // Blocks of all layers compete: every layer is scored before the first is quantised.
   void choose_blocks(const std::vector<torch::Tensor>& hidden) {
-    CalibrationStreams stream{hidden, {}, SampleWork(pool_, scratch_)};
+    CalibrationStreams stream{hidden, {}, SampleWork(pool_, scratch_, device_)};
     std::map<std::string, ScoredMatrix> scored;
     const ModelConfig& config = source_->config();
     Progress progress("layers scored", config.layers);
@@ -346,9 +353,9 @@ class CalibratedQuantizer {
     samples.resize(std::min(samples.size(), static_cast<size_t>(asked_.plan.samples)));
     for (std::vector<int32_t>& ids : samples)
       ids.resize(std::min(ids.size(), static_cast<size_t>(asked_.plan.length)));
-    choice_ = choose_plan(
-        source_->config(), asked_, plan_.config,
-        measure_sensitivities(*source_, recipe_, plan_.config, samples, SampleWork(pool_, scratch_), pool_));
+    choice_ = choose_plan(source_->config(), asked_, plan_.config,
+                          measure_sensitivities(*source_, recipe_, plan_.config, samples,
+                                                SampleWork(pool_, scratch_, device_), pool_));
   }
 
   void add_layer(ArtifactWriter& writer, const QuantizedLayer& layer, int64_t index,
@@ -360,7 +367,7 @@ class CalibratedQuantizer {
       ++linears_;
     }
     for (const auto& [name, tensor] : layer.transforms) {
-      const torch::Tensor values = tensor.contiguous();
+      const torch::Tensor values = in_memory(tensor);
       const bool key = name.ends_with("key_transform");  // its two matrices are each other's inverse: FP32
       writer.add_tensor(name, values.sizes().vec(), values_of(values), key ? "F32" : "BF16");
     }
@@ -369,7 +376,7 @@ class CalibratedQuantizer {
       if (smoothed == layer.norms.end())
         add_plain(writer, plain.name, plain.shape.size() == 1 ? "F32" : half_type(config.dtype));
       else
-        writer.add_tensor(plain.name, plain.shape, values_of(smoothed->second), "F32");
+        writer.add_tensor(plain.name, plain.shape, values_of(in_memory(smoothed->second)), "F32");
     }
     Json entry = {{"layer", index}};
     if (seconds) entry["seconds"] = *seconds;
@@ -387,14 +394,15 @@ class CalibratedQuantizer {
   }
 
   void add_plain(ArtifactWriter& writer, const std::string& name, std::string_view type) {
-    const torch::Tensor values = source_->plain(name).contiguous();
+    const torch::Tensor values = in_memory(source_->plain(name));
     writer.add_tensor(name, values.sizes().vec(), values_of(values), type);
   }
 
   // The embedding or the head: planes, or 16-bit values (the result is then empty).
-  NibblePlanes add_matrix(ArtifactWriter& writer, const std::string& name, const torch::Tensor& weight,
-                          int bits) {
+  NibblePlanes add_matrix(ArtifactWriter& writer, const std::string& name,
+                          const torch::Tensor& matrix_on_device, int bits) {
     const Stopwatch watch;
+    const torch::Tensor weight = in_memory(matrix_on_device);
     if (bits == 16) {
       writer.add_tensor(name + ".weight", weight.sizes().vec(), values_of(weight),
                         half_type(source_->config().dtype));
@@ -439,6 +447,7 @@ class CalibratedQuantizer {
   const fs::path& output_;
   const QuantizeOptions& options_;
   std::shared_ptr<const Checkpoint> checkpoint_;
+  const torch::Device device_;
   ThreadPool pool_;
   OneMathThread one_math_thread_;
   Stopwatch watch_;

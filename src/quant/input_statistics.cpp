@@ -6,6 +6,7 @@ namespace quatrain {
 
 torch::Tensor upper_gram(const torch::Tensor& x) {
   constexpr int64_t kGramBlock = 192;
+  if (!x.is_cpu()) return x.t().matmul(x).triu();
   const int64_t width = x.size(1);
   torch::Tensor gram = torch::zeros({width, width}, torch::kFloat);
   for (int64_t begin = 0; begin < width; begin += kGramBlock) {
@@ -21,7 +22,7 @@ torch::Tensor InputStatistics::hessian() const {
 }
 
 void InputStatistics::accumulate(torch::Tensor& sum, const torch::Tensor& part) {
-  if (!sum.defined()) sum = torch::zeros(part.sizes(), torch::kDouble);
+  if (!sum.defined()) sum = torch::zeros(part.sizes(), part.options().dtype(torch::kDouble));
   sum += part;
 }
 

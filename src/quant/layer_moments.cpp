@@ -55,7 +55,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
       inner.push_back(mlp.down.quantize_input(layer.gated(mlp.gate.product(rows), mlp.up.product(rows))));
       if (down_block > 0) add(part.down, block_moments(inner.back(), down_block));
       largest.push_back(rows.size(0) > 0 ? inner.back().abs().amax(0)
-                                         : torch::zeros({inner.back().size(1)}, torch::kFloat));
+                                         : inner.back().new_zeros({inner.back().size(1)}));
       return mlp.down.product(inner.back());
     };
     if (routed) {

@@ -10,6 +10,7 @@
 #include "quant/input_statistics.h"
 #include "quant/layer_sites.h"
 #include "quant/policy.h"
+#include "quant/reference/device.h"
 #include "quant/transformed_layer.h"
 #include "quant/transforms/block.h"
 #include "quant/weights/gptq.h"
@@ -19,11 +20,11 @@
 namespace quatrain {
 namespace {
 
-torch::Tensor dequantized(const NibblePlanes& planes) {
+torch::Tensor dequantized(const NibblePlanes& planes, torch::Device device) {
   torch::Tensor weight = torch::empty({planes.rows, planes.columns}, torch::kFloat);
   for (int64_t row = 0; row < planes.rows; ++row)
     planes.dequantize_row(row, weight.data_ptr<float>() + row * planes.columns);
-  return weight;
+  return weight.to(device);
 }
 
 class LayerQuantizer {
@@ -143,7 +144,8 @@ class LayerQuantizer {
     const bool forced = starved(expert);
     std::vector<torch::Tensor> tokens, like;
     for (size_t s = 0; s < hidden.size(); ++s) {
-      tokens.push_back(forced ? torch::arange(hidden[s].size(0)) : routing[s].of(expert).first);
+      tokens.push_back(forced ? torch::arange(hidden[s].size(0), hidden[s].options().dtype(torch::kLong))
+                              : routing[s].of(expert).first);
       like.push_back(torch::empty({tokens[s].size(0), 0}));
     }
     const auto input = [&](const torch::Tensor& stream, size_t s) {
@@ -158,7 +160,7 @@ class LayerQuantizer {
           const auto product = [&] {
             return exact.down.product(exact.down.quantize_input(inner(exact, input(pass_.middle[s], s))));
           };
-          return aim(mlp.down, recipe_.weights.target > 0 ? product() : torch::zeros({1}),
+          return aim(mlp.down, recipe_.weights.target > 0 ? product() : hidden[s].new_zeros({1}),
                      [&] { return (pass_.middle[s] - hidden[s]).index_select(0, tokens[s]); });
         },
         [&](size_t s, const torch::Tensor& out) {
@@ -318,10 +320,10 @@ class LayerQuantizer {
       const int64_t end = row + linear->weight.size(0);
       NibblePlanes part = linears.size() == 1 ? planes : slice_rows(planes, row, end);
       if (linear->bias.defined()) {
-        const torch::Tensor bias = linear->bias.contiguous();
+        const torch::Tensor bias = in_memory(linear->bias);
         part.bias.assign(bias.data_ptr<float>(), bias.data_ptr<float>() + bias.numel());
       }
-      const torch::Tensor quantized = dequantized(part);
+      const torch::Tensor quantized = dequantized(part, linear->weight.device());
       Json entry = report;
       entry.update(
           {{"name", linear->name},
@@ -373,7 +375,7 @@ class LayerQuantizer {
     else if (recipe_.watches_inputs())
       sensitivity = transformed_.inputs.sensitivity(site.site);
     if (sensitivity.defined()) {
-      const torch::Tensor diagonal = sensitivity.to(torch::kFloat).contiguous();
+      const torch::Tensor diagonal = in_memory(sensitivity.to(torch::kFloat));
       format.column_weight.assign(diagonal.data_ptr<float>(), diagonal.data_ptr<float>() + diagonal.numel());
     }
     return round_to_nearest(first.name, weight, format, pool_);

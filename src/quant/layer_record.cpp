@@ -17,7 +17,7 @@ Json add_tensors(const std::string& prefix, const Tensors& tensors, Journal::Par
                  std::vector<torch::Tensor>& kept) {
   Json shapes = Json::object();
   for (const auto& [name, tensor] : tensors) {
-    kept.push_back(tensor.to(torch::kFloat).contiguous());
+    kept.push_back(tensor.to(torch::kFloat).cpu().contiguous());
     const torch::Tensor& values = kept.back();
     shapes[name] = values.sizes().vec();
     parts.emplace_back(prefix + name,

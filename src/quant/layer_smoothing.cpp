@@ -62,10 +62,10 @@ class LayerSmoother {
     const LinearPolicy& policy = plan_.linear(name);
     WeightFormat format = weight_format(recipe_, policy, name);
     const torch::Tensor sensitivity =
-        (inputs_.sensitivity(site) / scale.to(torch::kDouble).square()).to(torch::kFloat).contiguous();
+        (inputs_.sensitivity(site) / scale.to(torch::kDouble).square()).to(torch::kFloat).cpu().contiguous();
     format.column_weight.assign(sensitivity.data_ptr<float>(),
                                 sensitivity.data_ptr<float>() + sensitivity.numel());
-    const torch::Tensor smoothed = (weight * scale).contiguous();
+    const torch::Tensor smoothed = (weight * scale).cpu().contiguous();
     const int64_t columns = smoothed.size(1);
     const RowReader read = [&](int64_t begin, int64_t end) {
       const float* data = smoothed.data_ptr<float>();
@@ -75,7 +75,8 @@ class LayerSmoother {
     torch::Tensor quantized = torch::empty_like(smoothed);
     for (int64_t row = 0; row < planes.rows; ++row)
       planes.dequantize_row(row, quantized.data_ptr<float>() + row * columns);
-    const torch::Tensor product = fake_quantize(x / scale, policy.activation, name).matmul(quantized.t());
+    const torch::Tensor product =
+        fake_quantize(x / scale, policy.activation, name).matmul(quantized.to(x.device()).t());
     return (product - exact).square().sum().item<double>();
   }
 

@@ -14,6 +14,7 @@
 #include "quant/calibration.h"
 #include "quant/finish.h"
 #include "quant/policy.h"
+#include "quant/reference/device.h"
 #include "quant/refine/refine.h"
 #include "quant/refine/staged.h"
 #include "quant/stopwatch.h"
@@ -182,6 +183,7 @@ Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& outpu
 
 Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const fs::path& output,
               const QuantizeOptions& options) {
+  torch_device(options.device);  // before anything is written
   const std::shared_ptr<const Checkpoint> original = std::move(checkpoint);
   const Recipe recipe = choose_layers8(*original, asked, options.samples);
   if (recipe.refine.samples == 0) return quantize_unrefined(original, recipe, output, options);
@@ -195,7 +197,8 @@ Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const
   }
   const UnrefinedArtifact unrefined(output, *original, first, options.resume);
   if (!unrefined.finished()) quantize_unrefined(original, first, unrefined.path(), options);
-  const Json report = refine(original, unrefined.path(), recipe, samples, output, options.threads);
+  const Json report = refine(original, unrefined.path(), recipe, samples, output, options.threads,
+                             torch_device(options.device));
   unrefined.remove();
   return report;
 }

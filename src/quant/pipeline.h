@@ -13,6 +13,8 @@ namespace quatrain {
 
 struct QuantizeOptions {
   int threads = 0;
+  // cpu, cuda or cuda:N, where libtorch has a GPU: recipes with transforms or calibration compute there
+  std::string device = "cpu";
   uint64_t max_ram = 0;  // bytes; 0: no limit. A run predicted to need more is refused before it starts
   // Continue a killed run of the same model, recipe and samples: its finished layers lie in OUTPUT.journal,
   // and the files end up bit-identical to those of a run that was not killed. Recipes without calibration

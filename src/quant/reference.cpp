@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "quant/reference/decoder_layer.h"
+#include "quant/reference/device.h"
+#include "quant/reference/fake_quantize.h"
 
 namespace quatrain {
 namespace {
@@ -36,13 +38,10 @@ class TorchReference : public ReferenceModel {
   std::vector<float> logits(std::span<const int32_t> ids) override {
     const c10::InferenceMode inference;
     require(!ids.empty(), "{}: logits of an empty sequence were asked for", where_);
-    torch::Tensor index = torch::empty({static_cast<int64_t>(ids.size())}, torch::kLong);
-    for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t i = 0; i < ids.size(); ++i)
       require(ids[i] >= 0 && ids[i] < config().vocabulary,
               "{}: token id {} at position {} is outside [0, {})", where_, ids[i], i, config().vocabulary);
-      index[static_cast<int64_t>(i)] = ids[i];
-    }
-    torch::Tensor hidden = embedding_.index_select(0, index) * config().embedding_scale;
+    torch::Tensor hidden = embedded(embedding_, {ids.begin(), ids.end()}) * config().embedding_scale;
     for (int64_t layer = 0; layer < config().layers; ++layer)
       hidden = resident_.empty() ? DecoderLayer(*source_, layer).forward(hidden)
                                  : resident_[static_cast<size_t>(layer)].forward(hidden);
@@ -50,9 +49,10 @@ class TorchReference : public ReferenceModel {
     std::vector<float> out(ids.size() * static_cast<size_t>(config().vocabulary));
     for (int64_t begin = 0; begin < hidden.size(0); begin += kHeadChunk) {
       const torch::Tensor rows = hidden.slice(0, begin, std::min(begin + kHeadChunk, hidden.size(0)));
-      const torch::Tensor part = head_.product(head_.quantize_input(rows)).contiguous();
+      const torch::Tensor part = in_memory(head_.product(head_.quantize_input(rows)));
       std::memcpy(out.data() + begin * config().vocabulary, part.data_ptr<float>(), part.nbytes());
     }
+    settle_checks();
     return out;
   }
 
@@ -66,8 +66,9 @@ class TorchReference : public ReferenceModel {
 
 }  // namespace
 
-std::unique_ptr<ReferenceModel> ReferenceModel::load(const fs::path& model, int threads) {
-  return make_reference(open_weight_source(model), model.string(), threads);
+std::unique_ptr<ReferenceModel> ReferenceModel::load(const fs::path& model, int threads,
+                                                     const std::string& device) {
+  return make_reference(open_weight_source(model, torch_device(device)), model.string(), threads);
 }
 
 std::unique_ptr<ReferenceModel> make_reference(std::unique_ptr<WeightSource> source, std::string where,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/file.h"
@@ -14,7 +15,9 @@ namespace quatrain {
 
 class ReferenceModel {
  public:
-  static std::unique_ptr<ReferenceModel> load(const fs::path& model, int threads = 0);
+  /// `device`: cpu, cuda or cuda:N, where libtorch has a GPU.
+  static std::unique_ptr<ReferenceModel> load(const fs::path& model, int threads = 0,
+                                              const std::string& device = "cpu");
   virtual ~ReferenceModel() = default;
   virtual const ModelConfig& config() const = 0;
   /// Logits [ids.size(), vocabulary] of one sequence from position 0.

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "quant/reference/fake_quantize.h"
 
 namespace quatrain {
 namespace {
@@ -92,8 +93,10 @@ void SampleWork::each(size_t samples, const std::function<void(size_t, const InO
     };
     try {
       body(sample, in_order);
+      settle_checks();
       if (!done && turns.wait(sample)) turns.pass();
     } catch (...) {
+      forget_checks();
       turns.fail();
       throw;
     }
@@ -112,8 +115,8 @@ std::vector<torch::Tensor> SampleWork::rows(const std::vector<torch::Tensor>& li
   for (const torch::Tensor& x : like) tokens += x.size(0);
   const uint64_t bytes = static_cast<uint64_t>(tokens) * static_cast<uint64_t>(width) * sizeof(float);
   torch::Tensor all;
-  if (bytes <= kResident || scratch_.empty()) {
-    all = torch::empty({tokens, width}, torch::kFloat);
+  if (bytes <= kResident || scratch_.empty() || !device_.is_cpu()) {
+    all = torch::empty({tokens, width}, torch::TensorOptions(torch::kFloat).device(device_));
   } else {
     void* map = map_scratch(scratch_, bytes);
     all = torch::from_blob(
@@ -128,6 +131,7 @@ std::vector<torch::Tensor> SampleWork::rows(const std::vector<torch::Tensor>& li
 }
 
 void SampleWork::rest(const torch::Tensor& rows) {
+  if (!rows.is_cpu()) return;
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(rows.data_ptr()), end = begin + rows.nbytes();
   {

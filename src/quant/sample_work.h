@@ -20,12 +20,15 @@ class SampleWork {
   SampleWork() = default;
   /// The threads of `pool`, a sample a thread (libtorch then should use one thread itself, see
   /// math_threads.h); large rows in files of `scratch` that have no name, so that nothing is left of them
-  /// when the process dies.
-  SampleWork(ThreadPool& pool, fs::path scratch) : pool_(&pool), scratch_(std::move(scratch)) {}
+  /// when the process dies. On a GPU, rows lie in its memory.
+  SampleWork(ThreadPool& pool, fs::path scratch, torch::Device device = torch::kCPU)
+      : pool_(&pool), scratch_(std::move(scratch)), device_(device) {}
 
   /// body(sample, in_order) for every sample in [0, samples). Sums over samples are taken inside in_order:
   /// they then do not depend on the number of threads. The first exception ends the loop.
   void each(size_t samples, const std::function<void(size_t sample, const InOrder& in_order)>& body) const;
+
+  torch::Device device() const { return device_; }
 
   /// Room for rows of `width` values for the tokens of every sample in `like`, FP32, in one allocation (what
   /// lives as long as a layer must not lie between the temporaries of its products); in a mapped file where
@@ -40,6 +43,7 @@ class SampleWork {
  private:
   ThreadPool* pool_ = nullptr;
   fs::path scratch_;
+  torch::Device device_ = torch::kCPU;
 };
 
 }  // namespace quatrain

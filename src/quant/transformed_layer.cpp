@@ -3,6 +3,7 @@
 #include "quant/layer_sites.h"
 #include "quant/layer_smoothing.h"
 #include "quant/policy.h"
+#include "quant/reference/device.h"
 #include "quant/transforms/balance.h"
 #include "quant/transforms/block.h"
 #include "quant/transforms/channel_order.h"
@@ -68,6 +69,7 @@ class Transformer {
 
  private:
   const LinearPolicy& policy(const ReferenceLinear& linear) const { return plan_.linear(linear.name); }
+  torch::Device device() const { return layer_.q.weight.device(); }
   uint64_t seed(std::string_view site) const { return transform_seed(recipe_, layer_.index(), site); }
 
   void smooth_sites() {
@@ -157,21 +159,23 @@ class Transformer {
   void set_keys() {
     const Transform& transform = plan_.kv_of(static_cast<int>(layer_.index())).key_transform;
     if (transform.kind != "matrix") {
-      layer_.key_transform = constructed_key_transform(transform, config_);
+      layer_.key_transform = on_device(constructed_key_transform(transform, config_), device());
       return;
     }
     const auto tokens = static_cast<double>(pass_.moments.tokens);
     const int64_t shared = config_.heads / config_.kv_heads;
-    const torch::Tensor mean = pass_.moments.key_sum / tokens;
+    const torch::Tensor mean = pass_.moments.key_sum.cpu() / tokens;
     const torch::Tensor covariance =
-        pass_.moments.keys / tokens - mean.unsqueeze(2).matmul(mean.unsqueeze(1));
-    const torch::Tensor queries = pass_.moments.queries / (tokens * static_cast<double>(shared));
+        pass_.moments.keys.cpu() / tokens - mean.unsqueeze(2).matmul(mean.unsqueeze(1));
+    const torch::Tensor queries = pass_.moments.queries.cpu() / (tokens * static_cast<double>(shared));
     const torch::Tensor a = balance(covariance, queries, kKeyDamping, seed("key"));
     const torch::Tensor stored =
         torch::cat({a, torch::linalg_inv(a).transpose(1, 2), mean.unsqueeze(1)}, 1).to(torch::kFloat);
     const int64_t dim = config_.head_dim;
-    layer_.key_transform = {stored.slice(1, 0, dim).contiguous(), stored.slice(1, dim, 2 * dim).contiguous(),
-                            stored.select(1, 2 * dim).contiguous()};
+    layer_.key_transform =
+        on_device({stored.slice(1, 0, dim).contiguous(), stored.slice(1, dim, 2 * dim).contiguous(),
+                   stored.select(1, 2 * dim).contiguous()},
+                  device());
     result_.transforms[transform.tensor] = stored;
   }
 
@@ -224,7 +228,8 @@ torch::Tensor nearest_steps(const ReferenceLinear& linear, const Recipe& recipe,
   WeightFormat format = weight_format(recipe, policy, linear.name);
   format.residual_budget = 0;
   const NibblePlanes planes = round_to_nearest(linear.name, linear.weight, format, pool);
-  const torch::Tensor scales = torch::tensor(planes.scale).reshape({planes.rows, planes.groups()});
+  const torch::Tensor scales =
+      torch::tensor(planes.scale).reshape({planes.rows, planes.groups()}).to(linear.weight.device());
   const int64_t group = format.group == 0 ? planes.columns : format.group;
   return scales.repeat_interleave(group, 1).slice(1, 0, planes.columns);
 }
@@ -232,8 +237,9 @@ torch::Tensor nearest_steps(const ReferenceLinear& linear, const Recipe& recipe,
 NibblePlanes round_to_nearest(const std::string& name, const torch::Tensor& weight,
                               const WeightFormat& format, ThreadPool& pool) {
   const int64_t columns = weight.size(1);
+  const torch::Tensor rows = in_memory(weight);
   const RowReader read = [&](int64_t begin, int64_t end) {
-    const float* data = weight.data_ptr<float>();
+    const float* data = rows.data_ptr<float>();
     return std::vector<float>(data + begin * columns, data + end * columns);
   };
   return quantize_rtn(name, weight.size(0), columns, read, format, pool).planes;

@@ -45,7 +45,7 @@ std::map<std::string, ScoredMatrix> score_blocks(TransformedLayer& transformed, 
 torch::Tensor nearest_steps(const ReferenceLinear& linear, const Recipe& recipe, const LinearPolicy& policy,
                             ThreadPool& pool);
 
-/// `weight` (contiguous) rounded to nearest.
+/// `weight` rounded to nearest.
 NibblePlanes round_to_nearest(const std::string& name, const torch::Tensor& weight,
                               const WeightFormat& format, ThreadPool& pool);
 

@@ -149,6 +149,23 @@ TEST(Sampler, OptionsNameTheFieldThatIsOutOfRange) {
   refuses({.logit_bias = {{-1, 1.0f}}}, "logit_bias");
 }
 
+// A vocabulary's worth, against the C library's exponentials; tokens that a mask forbids have no share.
+TEST(LogProbability, OfManyTokens) {
+  std::vector<float> logits(5003);
+  SplitMix64 random(3);
+  for (float& logit : logits)
+    logit = static_cast<float>(40 * random.uniform() - 1000 * (random.below(9) == 0));
+  logits[7] = -INFINITY;
+  long double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<long double>(logit));
+  for (const int32_t token : {0, 1, 5002})
+    EXPECT_NEAR(log_probability(logits, token),
+                logits[static_cast<size_t>(token)] - static_cast<double>(std::log(sum)), 1e-12);
+  EXPECT_EQ(log_probability(logits, 7), -INFINITY);
+  logits[11] = NAN;
+  EXPECT_TRUE(std::isnan(log_probability(logits, 0)));
+}
+
 TEST(LogProbability, IsTheLogOfTheSoftmax) {
   const std::vector<float> logits = {1000, 1001, 999};
   const double sum = std::exp(-1.0) + 1 + std::exp(-2.0);

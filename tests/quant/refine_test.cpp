@@ -7,6 +7,7 @@
 #include "checkpoint/artifact.h"
 #include "quant/pipeline.h"
 #include "quant/refine/student.h"
+#include "quant/weights/planes.h"
 #include "support/shared.h"
 
 namespace quatrain {
@@ -103,6 +104,34 @@ TEST_F(Refine, ProductsInBf16FollowThoseInFp32) {
     EXPECT_GT(exact[i].norm().item<double>(), 0);
     EXPECT_LT((rounded[i] - exact[i]).norm().item<double>(), 0.01 * exact[i].norm().item<double>());
   }
+}
+
+// What GPUs compute, against the loops that CPUs run; the last group of a row is narrower.
+TEST_F(Refine, OperationsAgreeWithTheLoops) {
+  NibblePlanes planes = make_planes(32, 88, 16, 16, {1, 2});
+  SplitMix64 random(4);
+  std::vector<int32_t> codes(88);
+  for (int64_t row = 0; row < planes.rows; ++row) {
+    for (int32_t& code : codes) code = 16 * (static_cast<int32_t>(random.below(16)) - 8);
+    store_codes(planes, row, codes);
+  }
+  const ScaledWeight weight(planes, torch::kFloat);
+  torch::manual_seed(3);
+  const torch::Tensor scale = torch::rand({32, 6}).requires_grad_(true), x = torch::randn({24, 88}),
+                      flow = torch::randn({24, 32});
+  const torch::Tensor dense = weight.dense(scale);
+  EXPECT_TRUE(torch::equal(expanded(weight.codes, scale.detach(), 16), dense));
+  const torch::Tensor loops = torch::autograd::grad({weight.product(x, scale, dense)}, {scale}, {flow})[0];
+  const torch::Tensor sums = group_sums(flow.t().mm(x), weight.codes, 16);
+  EXPECT_LT((sums - loops).norm().item<double>(), 1e-5 * loops.norm().item<double>());
+}
+
+// A group as wide as its row is stored as groups are, in FP16.
+TEST_F(Refine, KeepsGroupsOfAWholeRowInFp16) {
+  const Json report = run("rtn-g128", {"refine.samples=8", "refine.length=32", "refine.rate=0.01"}, "out");
+  EXPECT_TRUE(report["refine"]["kept"]);
+  const ArtifactReader reader(directory_ / "out");
+  EXPECT_EQ(reader.planes("model.layers.0.self_attn.q_proj").groups(), 1);
 }
 
 TEST_F(Refine, ScalesAloneChange) {

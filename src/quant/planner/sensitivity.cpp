@@ -8,6 +8,7 @@
 #include "quant/layer_sites.h"
 #include "quant/policy.h"
 #include "quant/reference/decoder_layer.h"
+#include "quant/reference/device.h"
 #include "quant/reference/fake_quantize.h"
 #include "quant/residual/score.h"
 #include "quant/transformed_layer.h"
@@ -124,9 +125,7 @@ class SensitivityPass {
     {
       const torch::Tensor embedding = source_.embedding();
       for (size_t s = 0; s < samples_.size(); ++s)
-        state(s, 0).copy_(
-            embedding.index_select(0, torch::tensor(samples_[s], torch::kInt).to(torch::kLong)) *
-            config_.embedding_scale);
+        state(s, 0).copy_(embedded(embedding, samples_[s]) * config_.embedding_scale);
     }
     for (int64_t index = 0; index < config_.layers; ++index) {
       const DecoderLayer layer(source_, index);
@@ -165,10 +164,10 @@ class SensitivityPass {
       torch::Tensor share = torch::softmax(head.product(input.slice(0, begin, end)), -1);
       std::vector<double> draws;
       for (int64_t t = begin; t < end; ++t) draws.push_back(random.uniform());
-      const torch::Tensor below =
-          share.cumsum(-1, torch::kDouble) <= torch::tensor(draws, torch::kDouble).unsqueeze(1);
+      const torch::Tensor below = share.cumsum(-1, torch::kDouble) <=
+                                  torch::tensor(draws, torch::kDouble).to(share.device()).unsqueeze(1);
       const torch::Tensor label = below.sum(-1, true).clamp_max(share.size(1) - 1);
-      share = share.scatter_add(1, label, torch::full(label.sizes(), -1.0f));
+      share = share.scatter_add(1, label, torch::full(label.sizes(), -1.0f, share.options()));
       gradient.slice(0, begin, end).copy_(share.matmul(head.weight));
     }
     return gradient;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "quant/reference/differentiable.h"
 #include "quant/reference/fake_quantize.h"
+#include "quant/reference/operations.h"
 #include "quant/reference/row_math.h"
 #include "quant/transforms/block.h"
 
@@ -15,11 +15,17 @@ namespace {
 // head stay in a core's cache between the two products that they lie between.
 constexpr int64_t kQueryChunk = 128;
 
+// Whether x meets torch operations instead of loops over plain pointers: they have gradients, and run on any
+// device.
+bool as_operations(const torch::Tensor& x) {
+  return x.requires_grad() || !x.is_cpu();
+}
+
 }  // namespace
 
 torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, const ModelConfig& config) {
   const torch::Tensor values = x.contiguous(), gain = (weight + config.norm_offset).contiguous();
-  if (x.requires_grad()) return differentiable::rms_norm(x, gain, config.norm_epsilon);
+  if (as_operations(x)) return operations::rms_norm(x, gain, config.norm_epsilon);
   torch::Tensor out = torch::empty_like(values);
   const int64_t width = gain.size(0);
   rms_norm_rows(values.data_ptr<float>(), gain.data_ptr<float>(), values.numel() / width, width,
@@ -121,12 +127,13 @@ torch::Tensor DecoderLayer::rotate(const torch::Tensor& x) const {
   const RopeConfig& rope = config_.rope_of(index_);
   const std::vector<float> frequencies = rope.inverse_frequencies(config_.head_dim);
   const auto half = static_cast<int64_t>(frequencies.size());
-  const torch::Tensor inverse = torch::tensor(frequencies, torch::kFloat);
+  const torch::Tensor inverse =
+      torch::tensor(frequencies, torch::kFloat).to(x.device(), /*non_blocking=*/true);
   const torch::Tensor angle =
-      torch::arange(x.size(0), torch::kFloat).unsqueeze(1) * inverse.unsqueeze(0);  // [tokens, half]
+      torch::arange(x.size(0), inverse.options()).unsqueeze(1) * inverse.unsqueeze(0);  // [tokens, half]
   const torch::Tensor cosine = (angle.cos() * rope.attention_scale()).contiguous();
   const torch::Tensor sine = (angle.sin() * rope.attention_scale()).contiguous();
-  if (x.requires_grad()) return differentiable::rotate(x, cosine, sine);
+  if (as_operations(x)) return operations::rotate(x, cosine, sine);
   const torch::Tensor values = x.contiguous();
   torch::Tensor out = torch::empty_like(values);
   rotate_rows(values.data_ptr<float>(), cosine.data_ptr<float>(), sine.data_ptr<float>(), x.size(0),
@@ -139,7 +146,7 @@ torch::Tensor DecoderLayer::attend(const torch::Tensor& queries, const torch::Te
   const int64_t tokens = queries.size(0), shared = config_.heads / config_.kv_heads, dim = config_.head_dim;
   const int64_t window = config_.sliding_window[static_cast<size_t>(index_)];
   const torch::Tensor scaled = queries * config_.attention_scale;
-  if (queries.requires_grad()) return differentiable::attend(scaled, keys, values, window);
+  if (as_operations(queries)) return operations::attend(scaled, keys, values, window);
   const torch::Tensor grouped = scaled.reshape({tokens, config_.kv_heads, shared, dim});
   torch::Tensor mixed = torch::empty({tokens, config_.kv_heads, shared, dim}, torch::kFloat);
   for (int64_t head = 0; head < config_.kv_heads; ++head) {
@@ -161,7 +168,7 @@ torch::Tensor DecoderLayer::attend(const torch::Tensor& queries, const torch::Te
 
 torch::Tensor DecoderLayer::gated(const torch::Tensor& gate_out, const torch::Tensor& up_out) const {
   if (config_.activation != Activation::Silu) return torch::gelu(gate_out, "tanh") * up_out;
-  if (gate_out.requires_grad()) return torch::silu(gate_out) * up_out;
+  if (as_operations(gate_out)) return torch::silu(gate_out) * up_out;
   const torch::Tensor gate = gate_out.contiguous(), up = up_out.contiguous();
   torch::Tensor out = torch::empty_like(gate);
   silu_product(gate.data_ptr<float>(), up.data_ptr<float>(), out.numel(), out.data_ptr<float>());

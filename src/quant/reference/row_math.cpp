@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/half.h"
-#include "quant/isa_clones.h"
+#include "base/isa_clones.h"
 
 namespace quatrain {
 namespace {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "model/artifact_config.h"
 #include "model/checkpoint.h"
+#include "quant/reference/device.h"
 #include "quant/reference/fake_quantize.h"
 #include "quant/transforms/block.h"
 
@@ -188,13 +189,14 @@ torch::Tensor ReferenceLinear::product(const torch::Tensor& quantized) const {
   return torch::nn::functional::linear(quantized, weight, bias);
 }
 
-std::unique_ptr<WeightSource> open_weight_source(const fs::path& model) {
-  if (is_artifact(model)) return std::make_unique<ArtifactSource>(model);
-  return checkpoint_weight_source(open_checkpoint(model));
+std::unique_ptr<WeightSource> open_weight_source(const fs::path& model, torch::Device device) {
+  if (is_artifact(model)) return on_device(std::make_unique<ArtifactSource>(model), device);
+  return checkpoint_weight_source(open_checkpoint(model), device);
 }
 
-std::unique_ptr<WeightSource> checkpoint_weight_source(std::shared_ptr<const Checkpoint> checkpoint) {
-  return std::make_unique<CheckpointSource>(std::move(checkpoint));
+std::unique_ptr<WeightSource> checkpoint_weight_source(std::shared_ptr<const Checkpoint> checkpoint,
+                                                       torch::Device device) {
+  return on_device(std::make_unique<CheckpointSource>(std::move(checkpoint)), device);
 }
 
 }  // namespace quatrain

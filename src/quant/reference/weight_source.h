@@ -58,9 +58,11 @@ class WeightSource {
   ModelConfig config_;
 };
 
-/// MODEL of the command line: an artifact directory, or anything that open_checkpoint() reads.
-std::unique_ptr<WeightSource> open_weight_source(const fs::path& model);
-std::unique_ptr<WeightSource> checkpoint_weight_source(std::shared_ptr<const Checkpoint> checkpoint);
+/// MODEL of the command line: an artifact directory, or anything that open_checkpoint() reads. Tensors come
+/// on `device` (device.h).
+std::unique_ptr<WeightSource> open_weight_source(const fs::path& model, torch::Device device = torch::kCPU);
+std::unique_ptr<WeightSource> checkpoint_weight_source(std::shared_ptr<const Checkpoint> checkpoint,
+                                                       torch::Device device = torch::kCPU);
 
 /// Of a key transform that is constructed: the same orthogonal matrix for queries and keys of every head.
 KeyTransform constructed_key_transform(const Transform& transform, const ModelConfig& config);

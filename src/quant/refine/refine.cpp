@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "quant/math_threads.h"
+#include "quant/reference/device.h"
 #include "quant/refine/rewrite.h"
 #include "quant/refine/student.h"
 #include "quant/sample_work.h"
@@ -38,9 +39,7 @@ Teacher run_teacher(const WeightSource& source, const std::vector<std::vector<in
   {
     const torch::Tensor embedding = source.embedding();
     for (const std::vector<int32_t>& ids : samples)
-      teacher.lessons.push_back(
-          {ids, embedding.index_select(0, torch::tensor(ids, torch::kInt).to(torch::kLong)) *
-                    config.embedding_scale});
+      teacher.lessons.push_back({ids, embedded(embedding, ids) * config.embedding_scale});
   }
   Progress progress("layers of the original model", config.layers);
   for (int64_t index = 0; index < config.layers; ++index) {
@@ -100,7 +99,8 @@ std::vector<double> train(Student& student, std::span<const Lesson> lessons, con
 }  // namespace
 
 Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& source, const Recipe& recipe,
-            const std::vector<std::vector<int32_t>>& samples, const fs::path& output, int threads) {
+            const std::vector<std::vector<int32_t>>& samples, const fs::path& output, int threads,
+            torch::Device device) {
   ThreadPool pool(threads);
   keep_freed_memory();
   const Recipe::Refine& settings = recipe.refine;
@@ -110,8 +110,8 @@ Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& s
   for (std::vector<int32_t>& ids : cut)
     ids.resize(std::min(ids.size(), static_cast<size_t>(settings.length)));
 
-  const Teacher teacher = run_teacher(*checkpoint_weight_source(original), cut, pool);
-  Student student(source);
+  const Teacher teacher = run_teacher(*checkpoint_weight_source(original, device), cut, pool);
+  Student student(source, fastest_product_type(device), device);
   const std::span<const Lesson> lessons = teacher.lessons;
   const auto held_out = [&] {
     return mean_of(student.divergence(lessons.last(kRefinementBatch), teacher.head, pool));

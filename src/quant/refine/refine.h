@@ -2,6 +2,8 @@
 // model's.
 #pragma once
 
+#include <torch/torch.h>
+
 #include <memory>
 #include <vector>
 
@@ -24,6 +26,7 @@ constexpr int64_t kRefinementBatch = 2, kHeldOutSamples = kRefinementBatch,
 /// two more are held out: where their divergence does not fall, the scales stay. Returns
 /// quantization_report.json's report with "refine" added.
 Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& source, const Recipe& recipe,
-            const std::vector<std::vector<int32_t>>& samples, const fs::path& output, int threads);
+            const std::vector<std::vector<int32_t>>& samples, const fs::path& output, int threads,
+            torch::Device device);
 
 }  // namespace quatrain

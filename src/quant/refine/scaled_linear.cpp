@@ -62,15 +62,17 @@ struct Product : torch::autograd::Function<Product> {
     const torch::Tensor flow = gradients[0].to(dense.scalar_type());
     const torch::Tensor slope = torch::mm(flow.t(), input).contiguous();
     return {torch::mm(flow, dense).to(torch::kFloat),
-            slope.scalar_type() == torch::kFloat ? reduce<float>(slope, codes, group)
-                                                 : reduce<c10::BFloat16>(slope, codes, group),
+            !codes.is_cpu()                        ? group_sums(slope, codes, group)
+            : slope.scalar_type() == torch::kFloat ? reduce<float>(slope, codes, group)
+                                                   : reduce<c10::BFloat16>(slope, codes, group),
             torch::Tensor(), torch::Tensor(), torch::Tensor()};
   }
 };
 
 }  // namespace
 
-torch::ScalarType fastest_product_type() {
+torch::ScalarType fastest_product_type(torch::Device device) {
+  if (!device.is_cpu()) return torch::kFloat;
 #if defined(__x86_64__)
   // Elsewhere BF16 products are emulated and slower than those of FP32.
   if (__builtin_cpu_supports("avx512bf16") && at::hasMKLDNN()) return torch::kBFloat16;
@@ -78,9 +80,10 @@ torch::ScalarType fastest_product_type() {
   return torch::kFloat;
 }
 
-ScaledWeight::ScaledWeight(const NibblePlanes& planes, torch::ScalarType product_type)
+ScaledWeight::ScaledWeight(const NibblePlanes& planes, torch::ScalarType product_type, torch::Device device)
     : codes(torch::empty({planes.rows, planes.columns}, torch::kChar)),
       group(planes.weight_group == 0 ? planes.columns : planes.weight_group),
+      half(planes.weight_group != 0),
       type(product_type) {
   NibblePlanes units = planes;  // with scale 1, dequantising gives c / 16 exactly
   std::fill(units.scale.begin(), units.scale.end(), 1.0f);
@@ -90,9 +93,11 @@ ScaledWeight::ScaledWeight(const NibblePlanes& planes, torch::ScalarType product
     int8_t* out = codes.data_ptr<int8_t>() + r * planes.columns;
     for (size_t c = 0; c < row.size(); ++c) out[c] = static_cast<int8_t>(16 * row[c]);
   }
+  codes = codes.to(device);
 }
 
 torch::Tensor ScaledWeight::dense(const torch::Tensor& scale) const {
+  if (!codes.is_cpu()) return expanded(codes, scale.detach(), group).to(type);
   torch::Tensor weight = torch::empty(codes.sizes(), type);
   if (type == torch::kFloat)
     expand<float>(codes, scale.detach().contiguous(), group, weight);
@@ -104,6 +109,17 @@ torch::Tensor ScaledWeight::dense(const torch::Tensor& scale) const {
 torch::Tensor ScaledWeight::product(const torch::Tensor& x, const torch::Tensor& scale,
                                     const torch::Tensor& dense) const {
   return Product::apply(x, scale, dense, codes, group);
+}
+
+torch::Tensor expanded(const torch::Tensor& codes, const torch::Tensor& scale, int64_t group) {
+  return codes * scale.repeat_interleave(group, 1).slice(1, 0, codes.size(1));
+}
+
+torch::Tensor group_sums(const torch::Tensor& slope, const torch::Tensor& codes, int64_t group) {
+  const int64_t groups = (codes.size(1) + group - 1) / group;
+  return torch::constant_pad_nd(slope.to(torch::kFloat) * codes, {0, groups * group - codes.size(1)})
+      .reshape({codes.size(0), groups, group})
+      .sum(2);
 }
 
 }  // namespace quatrain

@@ -9,17 +9,18 @@
 
 namespace quatrain {
 
-/// What products with quantised weights are fastest in: BF16 where the processor multiplies it (a weight of 4
-/// or 8 bits loses less to BF16's rounding than it has lost already), else FP32.
-torch::ScalarType fastest_product_type();
+/// What products with quantised weights run in: BF16 where the processor multiplies it (a weight of 4 or 8
+/// bits loses less to BF16's rounding than it has lost already), else FP32, which on a GPU is fast enough.
+torch::ScalarType fastest_product_type(torch::Device device);
 
 /// W = codes * scale with a scale for every `group` columns of a row.
 struct ScaledWeight {
   torch::Tensor codes;  // int8 [out, in]
   int64_t group;
+  bool half;               // scales are stored in FP16: those of groups, not those of rows
   torch::ScalarType type;  // of the products: FP32 or BF16
 
-  ScaledWeight(const NibblePlanes& planes, torch::ScalarType type);
+  ScaledWeight(const NibblePlanes& planes, torch::ScalarType type, torch::Device device = torch::kCPU);
 
   /// W [out, in] in the type of the products. scale: FP32 [out, groups].
   torch::Tensor dense(const torch::Tensor& scale) const;
@@ -27,5 +28,10 @@ struct ScaledWeight {
   /// dense(scale) has returned.
   torch::Tensor product(const torch::Tensor& x, const torch::Tensor& scale, const torch::Tensor& dense) const;
 };
+
+/// What dense() and the gradient of `scale` are made of on other devices than the CPU: codes * scale, and of
+/// every group the sum of slope * code, FP32 [out, groups].
+torch::Tensor expanded(const torch::Tensor& codes, const torch::Tensor& scale, int64_t group);
+torch::Tensor group_sums(const torch::Tensor& slope, const torch::Tensor& codes, int64_t group);
 
 }  // namespace quatrain

@@ -6,6 +6,8 @@
 
 #include "checkpoint/artifact.h"
 #include "quant/math_threads.h"
+#include "quant/reference/device.h"
+#include "quant/reference/fake_quantize.h"
 
 namespace quatrain {
 namespace {
@@ -14,8 +16,8 @@ constexpr int64_t kHeadChunk = 256;  // rows of logits at once
 
 }  // namespace
 
-Student::Student(const fs::path& artifact, torch::ScalarType products)
-    : source_(open_weight_source(artifact)) {
+Student::Student(const fs::path& artifact, torch::ScalarType products, torch::Device device)
+    : source_(open_weight_source(artifact, device)) {
   const ArtifactReader reader(artifact);
   embedding_ = source_->embedding();
   head_ = source_->head();
@@ -28,9 +30,10 @@ Student::Student(const fs::path& artifact, torch::ScalarType products)
     for (ReferenceLinear* linear : linears) {
       if (!reader.has_planes(linear->name)) continue;
       const NibblePlanes planes = reader.planes(linear->name);
-      const torch::Tensor scale = torch::tensor(planes.scale, torch::kFloat).reshape({planes.rows, -1});
+      const torch::Tensor scale =
+          torch::tensor(planes.scale, torch::kFloat).reshape({planes.rows, -1}).to(device);
       scaled.push_back(
-          {linear->name, linear, ScaledWeight(planes, products), scale, torch::zeros_like(scale)});
+          {linear->name, linear, ScaledWeight(planes, products, device), scale, torch::zeros_like(scale)});
       linear->weight.reset();
     }
   }
@@ -48,10 +51,11 @@ std::map<std::string, std::vector<float>> Student::scales() const {
   for (const std::vector<Scaled>& layer : scaled_)
     for (const Scaled& linear : layer) {
       torch::Tensor scale = linear.scale * (1 + linear.delta);
-      const bool whole_rows = linear.weight.group == linear.weight.codes.size(1);
-      if (!whole_rows) scale = scale.to(torch::kHalf).to(torch::kFloat);
+      if (linear.weight.half) scale = scale.to(torch::kHalf).to(torch::kFloat);
       // A scale that rounds to zero is refused by readers: such a group keeps what it had.
-      scale = torch::where(torch::isfinite(scale).logical_and(scale != 0), scale, linear.scale).contiguous();
+      scale = torch::where(torch::isfinite(scale).logical_and(scale != 0), scale, linear.scale)
+                  .cpu()
+                  .contiguous();
       all[linear.name].assign(scale.data_ptr<float>(), scale.data_ptr<float>() + scale.numel());
     }
   return all;
@@ -77,14 +81,16 @@ std::vector<double> Student::divergence(std::span<const Lesson> lessons, const R
   const auto each = [&](const std::function<void(size_t lesson)>& body) {
     pool.parallel_for(std::ssize(lessons), 1, [&](int64_t begin, int64_t end, int) {
       at::init_num_threads();  // of this thread
-      for (; begin < end; ++begin) body(static_cast<size_t>(begin));
+      for (; begin < end; ++begin) {
+        body(static_cast<size_t>(begin));
+        settle_checks();
+      }
     });
   };
   std::vector<std::vector<torch::Tensor>> inputs;  // of every layer, of every lesson
   std::vector<torch::Tensor> hidden(lessons.size());
   for (size_t lesson = 0; lesson < lessons.size(); ++lesson) {
-    const torch::Tensor index = torch::tensor(lessons[lesson].ids, torch::kInt).to(torch::kLong);
-    hidden[lesson] = embedding_.index_select(0, index) * config().embedding_scale;
+    hidden[lesson] = embedded(embedding_, lessons[lesson].ids) * config().embedding_scale;
   }
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     if (gradients) inputs.push_back(hidden);

@@ -29,7 +29,8 @@ struct Lesson {
 /// gradients straight through. Construct and use it outside of inference mode.
 class Student {
  public:
-  explicit Student(const fs::path& artifact, torch::ScalarType products = fastest_product_type());
+  explicit Student(const fs::path& artifact, torch::ScalarType products = fastest_product_type(torch::kCPU),
+                   torch::Device device = torch::kCPU);
   Student(const Student&) = delete;
 
   const ModelConfig& config() const { return source_->config(); }

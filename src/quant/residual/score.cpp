@@ -22,7 +22,7 @@ std::vector<double> block_scores(std::string_view kind, const torch::Tensor& wei
   const torch::Tensor by_block = torch::constant_pad_nd(gain, {0, block_columns * block - weight.size(1), 0,
                                                                block_rows * kResidualRows - weight.size(0)})
                                      .reshape({block_rows, kResidualRows, block_columns, block});
-  const torch::Tensor scores = (largest ? by_block.amax({1, 3}) : by_block.sum({1, 3})).contiguous();
+  const torch::Tensor scores = (largest ? by_block.amax({1, 3}) : by_block.sum({1, 3})).cpu().contiguous();
   return {scores.data_ptr<double>(), scores.data_ptr<double>() + scores.numel()};
 }
 

@@ -67,8 +67,9 @@ torch::Tensor geometric_mean(const torch::Tensor& s, const torch::Tensor& g) {
 
 torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double damping, uint64_t seed) {
   const int64_t n = s.size(-1);
-  const torch::Tensor moments = damped(s, damping);
-  const torch::Tensor a = power(geometric_mean(moments, damped(g, damping)), 0.5);
+  // On the CPU, so that bases have the same signs whatever the device.
+  const torch::Tensor moments = damped(s.cpu(), damping);
+  const torch::Tensor a = power(geometric_mean(moments, damped(g.cpu(), damping)), 0.5);
   const torch::Tensor basis =
       std::get<1>(torch::linalg_eigh(a.transpose(-1, -2).matmul(moments).matmul(a))).flip(-1);
   torch::Tensor rotation = offset_rotation(n, seed);
@@ -80,7 +81,7 @@ torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double dam
   }
   const torch::Tensor result = a.matmul(basis).matmul(rotation);
   require(torch::isfinite(result).all().item<bool>(), "a balanced transform of order {} is not finite", n);
-  return result;
+  return result.to(s.device());
 }
 
 }  // namespace quatrain

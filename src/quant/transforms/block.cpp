@@ -20,7 +20,7 @@ torch::Tensor constructed_blocks(const Transform& transform, int64_t width) {
 torch::Tensor apply_blocks(const torch::Tensor& x, const torch::Tensor& blocks) {
   if (!blocks.defined()) return x;
   if (blocks.size(0) == 1) return x.matmul(blocks[0]);
-  if (x.requires_grad())  // mm_out() has no gradient
+  if (x.requires_grad() || !x.is_cpu())  // mm_out() has no gradient; a GPU wants all blocks at once
     return x.reshape({x.size(0), blocks.size(0), blocks.size(1)})
         .transpose(0, 1)
         .bmm(blocks)

@@ -7,7 +7,7 @@ namespace quatrain {
 void merge_value_transform(DecoderLayer& layer, const torch::Tensor& rotation) {
   const int64_t kv_heads = rotation.size(0), dim = rotation.size(1);
   // v R by heads: a row vector on the left of each head's matrix.
-  const torch::Tensor turn = rotation.to(torch::kDouble);
+  const torch::Tensor turn = rotation.to(layer.v.weight.device(), torch::kDouble);
   const auto turned = [&](const torch::Tensor& by_row) {
     return apply_blocks(by_row.to(torch::kDouble), turn).to(torch::kFloat);
   };
@@ -26,9 +26,10 @@ void permute_inner(DecoderLayer::Mlp& mlp, const torch::Tensor& order) {
 }
 
 void merge_input_transform(ReferenceLinear& linear, const Transform& transform, const torch::Tensor& blocks) {
-  linear.weight = merge_blocks(linear.weight, blocks);
+  const torch::Tensor own = blocks.to(linear.weight.device());
+  linear.weight = merge_blocks(linear.weight, own);
   linear.input_transform = transform;
-  linear.input_blocks = blocks;
+  linear.input_blocks = own;
 }
 
 }  // namespace quatrain

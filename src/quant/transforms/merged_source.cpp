@@ -82,7 +82,7 @@ class MergedSource : public WeightSource {
   // FP32 [rows, hidden] of `weight` with its columns scaled by `gain` and rotated, a few rows at a time: FP64
   // copies of an embedding would be the largest thing in memory.
   torch::Tensor rotated_rows(const torch::Tensor& weight, const torch::Tensor& gain) const {
-    torch::Tensor out = torch::empty(weight.sizes(), torch::kFloat);
+    torch::Tensor out = torch::empty(weight.sizes(), weight.options());
     for (int64_t begin = 0; begin < weight.size(0); begin += kRowsAtOnce) {
       const int64_t end = std::min(begin + kRowsAtOnce, weight.size(0));
       const torch::Tensor rows = wide(weight.slice(0, begin, end));

@@ -30,7 +30,7 @@ void LayerInputs::add(Site site, const torch::Tensor& x) {
   std::vector<int64_t> places;
   for (int64_t i = 0; i < std::min(rows_, x.size(0)); ++i)
     places.push_back(static_cast<int64_t>(random.below(static_cast<uint64_t>(x.size(0)))));
-  input.rows.push_back(x.index_select(0, torch::tensor(places, torch::kLong)));
+  input.rows.push_back(x.index_select(0, torch::tensor(places, torch::kLong).to(x.device())));
 }
 
 void LayerInputs::divide(Site site, const torch::Tensor& scale) {
@@ -46,9 +46,9 @@ void LayerInputs::turn(Site site, const torch::Tensor& blocks) {
   if (!blocks.defined()) return;
   SiteInput& input = at(site);
   require(input.moments.defined(), "inputs were turned without their moments");
-  const torch::Tensor wide = blocks.to(torch::kDouble);
+  const torch::Tensor wide = blocks.to(input.moments.device(), torch::kDouble);
   input.moments = apply_blocks(apply_blocks(input.moments, wide).t(), wide);
-  for (torch::Tensor& x : input.rows) x = apply_blocks(x, blocks.to(torch::kFloat));
+  for (torch::Tensor& x : input.rows) x = apply_blocks(x, wide.to(torch::kFloat));
   input.largest = torch::Tensor();
 }
 

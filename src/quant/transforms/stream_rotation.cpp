@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "quant/policy.h"
+#include "quant/reference/device.h"
 #include "quant/transforms/channel_order.h"
 #include "quant/transforms/merged_source.h"
 #include "quant/transforms/rotation.h"
@@ -20,7 +21,7 @@ using InputVisitor = std::function<void(const torch::Tensor& input)>;
 void visit_inputs(const std::shared_ptr<const Checkpoint>& checkpoint,
                   const std::vector<std::vector<int32_t>>& samples, const SampleWork& work,
                   const InputVisitor& visit) {
-  const auto source = merge_rotation(checkpoint_weight_source(checkpoint), {});
+  const auto source = merge_rotation(checkpoint_weight_source(checkpoint, work.device()), {});
   const ModelConfig& config = source->config();
   const int64_t wanted = (config.hidden + 2 * config.layers - 1) / (2 * config.layers);
   const auto count = static_cast<size_t>(std::min<int64_t>(wanted, std::ssize(samples)));
@@ -28,8 +29,7 @@ void visit_inputs(const std::shared_ptr<const Checkpoint>& checkpoint,
   {
     const torch::Tensor embedding = source->embedding();
     for (size_t s = 0; s < count; ++s)
-      hidden.push_back(embedding.index_select(0, torch::tensor(samples[s], torch::kInt).to(torch::kLong)) *
-                       config.embedding_scale);
+      hidden.push_back(embedded(embedding, samples[s]) * config.embedding_scale);
   }
   Progress progress("layers of the residual rotation", config.layers);
   for (int64_t index = 0; index < config.layers; ++index) {
@@ -57,13 +57,14 @@ torch::Tensor stream_rotation(const std::shared_ptr<const Checkpoint>& checkpoin
   const Recipe::Transforms& transform = recipe.transform;
   const int64_t width = checkpoint->config().hidden;
   const uint64_t seed = transform_seed(recipe, 0, "residual");
+  const auto sums = torch::TensorOptions(torch::kDouble).device(work.device());
   if (recipe.residual.sort) {
-    torch::Tensor energy = torch::zeros({width}, torch::kDouble);
+    torch::Tensor energy = torch::zeros({width}, sums);
     visit_inputs(checkpoint, samples, work, [&](const torch::Tensor& x) {
       const torch::Tensor squares = x.square().sum(0, false, torch::kDouble);
       energy += squares / squares.sum().clamp_min(1e-300);  // every site counts alike
     });
-    return torch::eye(width, torch::kDouble).index_select(1, energy_order(energy));
+    return torch::eye(width, torch::kDouble).index_select(1, energy_order(energy.cpu()));
   }
   if (transform.residual == "none") return {};
   if (transform.residual == "hadamard") {
@@ -80,17 +81,17 @@ torch::Tensor stream_rotation(const std::shared_ptr<const Checkpoint>& checkpoin
                                 transform.residual_group, group));
   const OffsetRotation options{transform.grouping == "zigzag", transform.rotation == "hadamard"};
   if (transform.pca == "all") {
-    torch::Tensor moments = torch::zeros({width, width}, torch::kDouble);
+    torch::Tensor moments = torch::zeros({width, width}, sums);
     int64_t tokens = 0;
     visit_inputs(checkpoint, samples, work, [&](const torch::Tensor& x) {
       moments += x.t().matmul(x);
       tokens += x.size(0);
     });
-    return offset_pca_rotation(moments / static_cast<double>(tokens), {}, group, seed, options);
+    return offset_pca_rotation(moments.cpu() / static_cast<double>(tokens), {}, group, seed, options);
   }
   std::vector<torch::Tensor> rows;
   visit_inputs(checkpoint, samples, work, [&](const torch::Tensor& x) { rows.push_back(top1_token(x)); });
-  return top1_pca_rotation(torch::cat(rows), group, seed, options);
+  return top1_pca_rotation(torch::cat(rows).cpu(), group, seed, options);
 }
 
 }  // namespace quatrain

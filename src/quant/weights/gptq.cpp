@@ -5,8 +5,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/isa_clones.h"
 #include "base/log.h"
-#include "quant/isa_clones.h"
+#include "quant/reference/device.h"
 #include "quant/residual/score.h"
 #include "quant/residual/select.h"
 #include "quant/weights/planes.h"
@@ -63,12 +64,12 @@ class Gptq {
     weight_.index_put_({torch::indexing::Slice(), dead}, 0);
     scales_ = torch::empty({rows_, result_.planes.groups()}, torch::kFloat);
     const bool choose = format_.bits == 4 && format_.residual_budget > 0 && !format_.selected;
-    if (format_.group == 0 || options_.static_groups || choose)
-      for (int64_t g = 0; g < scales_.size(1); ++g) set_scales(g);
+    if (format_.group == 0 || options_.static_groups || choose) set_all_scales();
     if (choose) choose_blocks();
     mark_residual_columns();
 
-    order_ = options_.act_order ? torch::argsort(hessian_.diagonal(), 0, true) : torch::arange(columns_);
+    order_ = options_.act_order ? torch::argsort(hessian_.diagonal(), 0, true)
+                                : torch::arange(columns_, hessian_.options().dtype(torch::kLong));
     const torch::Tensor ordered = hessian_.index_select(0, order_).index_select(1, order_);
     std::optional<torch::Tensor> factor;
     double damping = options_.damping;
@@ -96,10 +97,14 @@ class Gptq {
                                 });
   }
 
-  // Scales of group g from the weights as they are now.
-  void set_scales(int64_t g) {
-    const torch::Tensor part =
-        weight_.slice(1, g * group_, std::min((g + 1) * group_, columns_)).contiguous();
+  void set_all_scales() {
+    const torch::Tensor weights = in_memory(weight_);
+    for (int64_t g = 0; g < scales_.size(1); ++g) set_scales(weights, g);
+  }
+
+  // Scales of group g from `weights`, on the CPU whatever the device: a search a group.
+  void set_scales(const torch::Tensor& weights, int64_t g) {
+    const torch::Tensor part = in_memory(weights.slice(1, g * group_, std::min((g + 1) * group_, columns_)));
     const ScaleRule rule{format_.bits, format_.clip, format_.group != 0};
     const auto width = static_cast<size_t>(part.size(1));
     for_rows([&](int64_t first, int64_t last) {
@@ -120,9 +125,7 @@ class Gptq {
     const std::vector<double> scores =
         format_.residual_score == "random"
             ? random_scores(count, format_.seed, name_)
-            : block_scores(format_.residual_score, weight_,
-                           scales_.repeat_interleave(group_, 1).slice(1, 0, columns_), hessian_.diagonal(),
-                           block);
+            : block_scores(format_.residual_score, weight_, scale_of_columns(), hessian_.diagonal(), block);
     std::vector<int32_t> selected =
         format_.residual_unit == "channel"
             ? select_block_columns(scores, planes.block_columns(), format_.residual_budget)
@@ -130,6 +133,11 @@ class Gptq {
     std::vector<float> scale = std::move(planes.scale);
     planes = make_planes(rows_, columns_, format_.group, block, std::move(selected));
     planes.scale = std::move(scale);
+  }
+
+  // The scale of every weight.
+  torch::Tensor scale_of_columns() const {
+    return scales_.to(weight_.device()).repeat_interleave(group_, 1).slice(1, 0, columns_);
   }
 
   // eight_[row, block column]: whether that block keeps its low nibble.
@@ -150,13 +158,63 @@ class Gptq {
                  : 16 * std::clamp(std::rint(steps), -8.0f, 7.0f);
   }
 
-  // `factor`: FP32 upper triangle [in, in], row-major, in the order of order_. Rows do not meet: within a
-  // block of columns each thread takes its rows from the first column to the last, then one product updates
-  // the rest.
+  // `factor`: FP32 upper triangle [in, in], row-major, in the order of order_. Within a block of columns the
+  // errors go from one to the next, then one product updates the rest.
   void round_columns(const torch::Tensor& factor) {
     weight_ = weight_.index_select(1, order_).contiguous();
+    if (weight_.is_cpu())
+      round_rows(factor);
+    else
+      round_columns_on_device(factor);
+  }
+
+  bool scales_on_the_way() const { return format_.group != 0 && !options_.static_groups; }
+
+  void spread(const torch::Tensor& errors, const torch::Tensor& factor, int64_t begin, int64_t end) {
+    if (end < columns_)
+      weight_.slice(1, end, columns_) -= errors.matmul(factor.slice(0, begin, end).slice(1, end, columns_));
+  }
+
+  // The same column by column over all rows, which is what a GPU does best. `grain` is the step of a code: a
+  // sixteenth of the scale where the low nibble is kept (exact, as is the code's unit).
+  void round_columns_on_device(const torch::Tensor& factor) {
+    const auto by_column = [&](const torch::Tensor& x) { return x.index_select(1, order_).t().contiguous(); };
+    const torch::Tensor eight = by_column(
+        eight_.to(weight_.device()).repeat_interleave(format_.residual_block, 1).slice(1, 0, columns_));
+    const auto either = [&](double if_eight, double if_four) {
+      return torch::where(eight, torch::full({1}, if_eight, weight_.options()),
+                          torch::full({1}, if_four, weight_.options()));
+    };
+    const torch::Tensor low = either(-128, -8), high = either(127, 7), part = either(0.0625, 1);
+    torch::Tensor grain = by_column(scale_of_columns()) * part;
+    torch::Tensor codes = torch::empty_like(grain), loss = torch::zeros({}, hessian_.options());
+    for (int64_t begin = 0; begin < columns_; begin += block_) {
+      const int64_t end = std::min(begin + block_, columns_), width = end - begin;
+      if (scales_on_the_way()) {
+        set_scales(weight_, begin / group_);
+        grain = by_column(scale_of_columns()) * part;
+      }
+      const torch::Tensor own = factor.slice(0, begin, end).slice(1, begin, end).contiguous();
+      const torch::Tensor open = weight_.slice(1, begin, end).t().contiguous();
+      const torch::Tensor errors = torch::empty_like(open);
+      for (int64_t i = 0; i < width; ++i) {
+        const torch::Tensor weights = open[i], step = grain[begin + i], factors = own[i];
+        torch::Tensor code = codes[begin + i], error = errors[i];
+        torch::round_out(code, weights / step).clamp_(low[begin + i], high[begin + i]);
+        torch::div_out(error, weights - code * step, factors[i]);
+        if (i + 1 < width) open.slice(0, i + 1).addr_(factors.slice(0, i + 1), error, 1, -1);
+      }
+      loss += errors.square().sum(torch::kDouble);
+      spread(errors.t(), factor, begin, end);
+    }
+    result_.loss = loss.item<double>();
+    codes_ =
+        in_memory(torch::empty_like(codes).index_copy_(0, order_, codes * part * 16).t().to(torch::kInt));
+  }
+
+  // Rows do not meet: each thread takes its own from the first column to the last.
+  void round_rows(const torch::Tensor& factor) {
     codes_ = torch::empty({rows_, columns_}, torch::kInt);
-    const bool scales_on_the_way = format_.group != 0 && !options_.static_groups;
     const int64_t groups = scales_.size(1);
     const auto* columns = order_.data_ptr<int64_t>();
     const auto* upper = factor.data_ptr<float>();
@@ -165,7 +223,8 @@ class Gptq {
     torch::Tensor losses = torch::zeros({rows_}, torch::kDouble);
     for (int64_t begin = 0; begin < columns_; begin += block_) {
       const int64_t end = std::min(begin + block_, columns_), width = end - begin;
-      if (scales_on_the_way) set_scales(begin / group_);  // the columns before it have all been spread
+      if (scales_on_the_way())
+        set_scales(weight_, begin / group_);  // the columns before it have all been spread
       torch::Tensor errors = torch::empty({rows_, width}, torch::kFloat);
       for_rows([&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
@@ -189,8 +248,7 @@ class Gptq {
           losses.data_ptr<double>()[row] += loss;
         }
       });
-      if (end < columns_)
-        weight_.slice(1, end, columns_) -= errors.matmul(factor.slice(0, begin, end).slice(1, end, columns_));
+      spread(errors, factor, begin, end);
     }
     result_.loss = losses.sum().item<double>();
   }
@@ -206,8 +264,8 @@ class Gptq {
   GptqResult round_to_nearest() {
     log_warn("{}: no damping up to {} makes the Hessian positive definite; rounded to nearest", name_,
              kMostDamping);
-    for (int64_t g = 0; g < scales_.size(1); ++g) set_scales(g);
-    const torch::Tensor weights = weight_.contiguous();
+    set_all_scales();
+    const torch::Tensor weights = in_memory(weight_);
     for (int64_t row = 0; row < rows_; ++row)
       store_row(result_.planes, row,
                 {weights.data_ptr<float>() + row * columns_, static_cast<size_t>(columns_)});

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "quant/isa_clones.h"
+#include "base/isa_clones.h"
 
 namespace quatrain {
 namespace {

@@ -1,10 +1,11 @@
-#include "quant/reference/differentiable.h"
+#include "quant/reference/operations.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <limits>
 #include <vector>
 
-namespace quatrain::differentiable {
+namespace quatrain::operations {
 namespace {
 
 constexpr int64_t kQueryChunk = 256;  // bounds the scores that a graph keeps at once
@@ -32,8 +33,9 @@ torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys, co
   for (int64_t begin = 0; begin < tokens; begin += kQueryChunk) {
     const int64_t end = std::min(begin + kQueryChunk, tokens);
     const int64_t first = window > 0 ? std::max<int64_t>(0, begin - window + 1) : 0;
-    const torch::Tensor position = torch::arange(begin, end).unsqueeze(1),
-                        key = torch::arange(first, end).unsqueeze(0);
+    const auto whole = torch::TensorOptions(torch::kLong).device(queries.device());
+    const torch::Tensor position = torch::arange(begin, end, whole).unsqueeze(1),
+                        key = torch::arange(first, end, whole).unsqueeze(0);
     torch::Tensor hidden = key > position;
     if (window > 0) hidden = hidden.logical_or(key <= position - window);
     const torch::Tensor part =
@@ -51,8 +53,39 @@ torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys, co
   return torch::cat(parts, 0);
 }
 
+torch::Tensor quantize_rows(const torch::Tensor& x, int64_t group, const GroupRule& rule) {
+  const int64_t rows = x.size(0), width = x.size(1), groups = (width + group - 1) / group;
+  // Divisors are tensors: by a number, GPUs multiply with its rounded inverse.
+  const auto number = [&](double value) { return torch::full({1}, value, x.options()); };
+  // The last column once more changes no range.
+  const torch::Tensor whole =
+      groups * group == width
+          ? x
+          : torch::cat({x, x.slice(1, width - 1).expand({rows, groups * group - width})}, 1);
+  const torch::Tensor values = whole.reshape({rows, groups, group});
+  torch::Tensor low = values.amin(-1, true), high = values.amax(-1, true);
+  const torch::Tensor magnitude = torch::maximum(low.abs(), high.abs());
+  const int codes = (1 << rule.bits) - 1, middle = 1 << (rule.bits - 1);
+  torch::Tensor scale;
+  if (rule.symmetric) {
+    scale = magnitude / number(middle - 1);
+  } else {
+    if (rule.force_zero) {
+      low = low.clamp_max(0);
+      high = high.clamp_min(0);
+    }
+    scale = (high - low) / number(codes);
+  }
+  scale = torch::maximum(scale, (magnitude / number(32767)).clamp_min(FLT_MIN));
+  if (rule.half_scale) scale = scale.to(torch::kHalf).to(torch::kFloat).clamp_min(0x1p-24);
+  const torch::Tensor zero =
+      rule.symmetric ? torch::full_like(scale, middle) : torch::round(low.neg() / scale);
+  const torch::Tensor code = (torch::round(values / scale) + zero).clamp(0, codes);
+  return (scale * (code - zero)).reshape({rows, groups * group}).slice(1, 0, width).contiguous();
+}
+
 torch::Tensor straight_through(const torch::Tensor& x, const torch::Tensor& quantized) {
   return x + (quantized - x).detach();
 }
 
-}  // namespace quatrain::differentiable
+}  // namespace quatrain::operations
