@@ -9,8 +9,8 @@
 
 namespace quatrain::ops::zipper {
 
-// Every operand byte crosses shared memory, whose 128 bytes a cycle are the bound: a warpgroup of two blocks
-// halves what widening costs a product, and its drains of one block hide behind the other's products.
+// Every operand byte crosses shared memory, whose 128 bytes a cycle are the bound: warpgroups of two blocks
+// halve what widening costs a product. A warpgroup drains under the other one's products.
 template <int kBlocksValue>
 struct WideShape {
   static constexpr int kBlocks = kBlocksValue;  // of 64 tokens a math warpgroup
@@ -39,6 +39,8 @@ struct WideShape {
                                       kStages * (kCodeBytes + kWideBytes + kScaleBytes + kSumBytes) +
                                       kPackedStages * (kChunkBytes + kStrips * kBlockBytes);
   static_assert(kSharedBytes <= 227 * 1024);
+  // A widening warp moves on by a ring's length at most.
+  static_assert((kStrips / 2 - 1 + kWidenWarps) / (kStrips / 2) <= kStages);
 };
 
 // Two rings: what is copied as it lies in memory, and what the products read.
