@@ -1,5 +1,5 @@
 // Attention on the codes of KV pages themselves, without widening them: queries and softmax weights become
-// 16-bit integers, sums are exact, and scales and zeros enter once a token.
+// 24-bit integers, sums are exact, and scales and zeros enter once a token.
 //   score[t] = s_q s_k[t] (sum_d q[d] c_k[t, d] - z_k[t] sum_d q[d])
 //   out[d]   = s_w (sum_t w[t] c_v[t, d]) - sum_t p[t] s_v[t] z_v[t],   w[t] = rint(p[t] s_v[t] / s_w)
 #pragma once

@@ -9,42 +9,54 @@
 namespace quatrain::ops {
 namespace {
 
-constexpr int kTileRows = 6;  // 24 accumulators, 2 operands, a mask and a load in 32 registers
+constexpr int kBytes = 3;     // of a query's value or a softmax weight
+constexpr int kTileRows = 4;  // 24 accumulators, 2 operands, a mask and a load in 32 registers
 constexpr int64_t kAhead = 8;
 constexpr int kVector = 16;  // tokens or columns of an accumulator
 constexpr int64_t kMostTokens = kSplitPages * kPageTokens;
 constexpr int64_t kMostDim = 1024;
-// Queries and weights are 16-bit integers 256 h + l with signed bytes h and l: their products with 4- or
-// 8-bit codes are two integer dot products, and their rounding (2^-16 of the largest) is far below that of
-// the codes.
-constexpr float kLargestInteger = 32512;  // h = 127
+// Queries and weights are integers 65536 b0 + 256 b1 + b2 of signed bytes: their products with 4- or 8-bit
+// codes are three integer dot products, and their rounding (2^-24 of the largest) is that of an FP32 sum.
+// With two bytes codes at ties, and tokens with them, change more often than with another order of FP32 sums.
+// Values lie in words of four: 16 bytes that hold byte 2 of each, then byte 1, byte 0, and nothing of use.
+constexpr float kLargestInteger = 8355700;  // all bytes 127 is 8355711; a product with 1 / step rounds
+constexpr int64_t kWordBytes = 16;
 
-inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, const int8_t* bytes) {
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(codes), "m"(*reinterpret_cast<const int32_t*>(bytes)));
+// The intrinsic makes g++ 12 copy accumulators, as in nibble_panels_avx512vnni.cpp.
+inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, __m512i bytes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(bytes));
   return acc;
 }
 
-// Sums of R rows over words of codes: [row][operand][h, l], an operand being 16 words' sums.
+inline __attribute__((always_inline)) __m512i broadcast(const int8_t* bytes) {
+  int word;
+  __builtin_memcpy(&word, bytes, sizeof word);
+  return _mm512_set1_epi32(word);
+}
+
+// Sums of R rows over words of codes: [row][operand][byte], an operand being 16 words' sums.
 template <int R>
 struct Sums {
-  __m512i acc[R][2][2];
+  __m512i acc[R][2][kBytes];
 };
 
 template <int R>
 inline __attribute__((always_inline)) void clear(Sums<R>& sums) {
-#pragma GCC unroll 6
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r)
-    for (int o = 0; o < 2; ++o) sums.acc[r][o][0] = sums.acc[r][o][1] = _mm512_setzero_si512();
+    for (int o = 0; o < 2; ++o)
+      for (int b = 0; b < kBytes; ++b) sums.acc[r][o][b] = _mm512_setzero_si512();
 }
 
-// Adds `words` steps: operand o of step w lies at codes + w * step (4 bits: both in one vector). h and l of
-// row r and step w are the four bytes at 4 w of their rows. What lies `ahead` bytes further on is prefetched.
+// Adds `words` steps: operand o of step w lies at codes + w * step (4 bits: both in one vector), word w of
+// row r at bytes + r * stride + w * kWordBytes. What lies `ahead` bytes further on than the codes is
+// prefetched.
 template <int R, bool kNibbles>
 inline __attribute__((always_inline)) void add(Sums<R>& sums, const uint8_t* codes, int64_t step,
-                                               int64_t words, const int8_t* h, const int8_t* l,
-                                               int64_t stride, int64_t ahead) {
+                                               int64_t words, const int8_t* bytes, int64_t stride,
+                                               int64_t ahead) {
   const __m512i low = _mm512_set1_epi8(15);
-  for (int64_t w = 0; w < words; ++w, codes += step, h += 4, l += 4) {
+  for (int64_t w = 0; w < words; ++w, codes += step, bytes += kWordBytes) {
     __m512i operand[2];
     operand[0] = _mm512_loadu_si512(codes);
     _mm_prefetch(reinterpret_cast<const char*>(codes) + ahead, _MM_HINT_T1);
@@ -54,37 +66,46 @@ inline __attribute__((always_inline)) void add(Sums<R>& sums, const uint8_t* cod
     } else {
       operand[1] = _mm512_loadu_si512(codes + 64);
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      sums.acc[r][0][0] = dot(sums.acc[r][0][0], operand[0], h + r * stride);
-      sums.acc[r][1][0] = dot(sums.acc[r][1][0], operand[1], h + r * stride);
-      sums.acc[r][0][1] = dot(sums.acc[r][0][1], operand[0], l + r * stride);
-      sums.acc[r][1][1] = dot(sums.acc[r][1][1], operand[1], l + r * stride);
-    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 3
+      for (int b = 0; b < kBytes; ++b) {
+        const __m512i word = broadcast(bytes + r * stride + 4 * (kBytes - 1 - b));
+        sums.acc[r][0][b] = dot(sums.acc[r][0][b], operand[0], word);
+        sums.acc[r][1][b] = dot(sums.acc[r][1][b], operand[1], word);
+      }
   }
 }
 
-// 256 h + l of one row and operand.
-inline __m512 value_of(const __m512i (&sums)[2]) {
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[0]), _mm512_set1_ps(256), _mm512_cvtepi32_ps(sums[1]));
+inline __m512 combine(__m512 b0, __m512 b1, __m512 b2) {
+  return _mm512_fmadd_ps(b0, _mm512_set1_ps(65536), _mm512_fmadd_ps(b1, _mm512_set1_ps(256), b2));
 }
 
-// x as h and l of rint(x): |x| <= kLargestInteger.
-inline __m512i store_bytes(__m512 x, int8_t* h, int8_t* l) {
-  const __m512i integer = _mm512_cvtps_epi32(x);
-  const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(integer, _mm512_set1_epi32(128)), 8);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(h), _mm512_cvtepi32_epi8(high));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(l), _mm512_cvtepi32_epi8(integer));
-  return integer;
+// Four words of rint(x), |x| <= kLargestInteger. A bias of 128 in every byte keeps carries out: b + 128 is
+// the byte of the biased integer, and b its complement in the top bit.
+inline __m512i words_of(__m512 x) {
+  const __m512i bias = _mm512_set1_epi32(0x00808080);
+  const __m512i bytes = _mm512_xor_si512(_mm512_add_epi32(_mm512_cvtps_epi32(x), bias), bias);
+  return _mm512_shuffle_epi8(
+      bytes, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
 }
 
-// 2^x, x <= 0: the Taylor polynomial of degree 6 on |r| <= 1/2, within 1.2e-7; 0 from -150 down.
+// The sums of four words' bytes, byte 0 first.
+inline void sums_of(__m512i words, int32_t* sums) {
+  const __m256i halves = _mm256_add_epi32(_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64(words, 1));
+  alignas(16) int32_t sum[4];
+  _mm_store_si128(reinterpret_cast<__m128i*>(sum),
+                  _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+  for (int b = 0; b < kBytes; ++b) sums[b] = sum[kBytes - 1 - b];
+}
+
+// 2^x, x <= 0: a polynomial of degree 6 on |r| <= 1/2, within 2e-9 before rounding; 0 from -150 down.
 inline __m512 power_of_two(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-200));
   const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 r = _mm512_sub_ps(x, n);
-  __m512 p = _mm512_set1_ps(1.54035304e-4f);
-  for (const float c : {1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f})
+  __m512 p = _mm512_set1_ps(1.53533619e-4f);
+  for (const float c : {1.33988745e-3f, 9.61843736e-3f, 5.55033247e-2f, 2.40226479e-1f, 6.93147203e-1f, 1.0f})
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
   return _mm512_scalef_ps(p, n);
 }
@@ -101,37 +122,41 @@ __m512 load_i16(const std::byte* table, int64_t at) {
       _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table + 2 * at))));
 }
 
-// Rows that are computed together, over the pages of one split.
+// The pages of one split, and the rows that are computed together on them.
 class Tile {
  public:
   Tile(const AttentionBlock& block, int64_t first_page, int64_t last_page)
-      : block_(block), layout_(*block.layout), first_page_(first_page), last_page_(last_page) {}
+      : block_(block), layout_(*block.layout), first_page_(first_page), last_page_(last_page) {
+    if (layout_.groups == 1) take_values(0);
+  }
 
   template <int R, bool kNibbles>
   void run(int64_t row, const AttentionState& state) {
     row_ = row;
-    // No row of the tile sees later pages.
+    // No row of the tile sees later tokens.
     const int64_t end = seen_tokens(block_, block_.position + (row + R - 1) / block_.group).last;
-    pages_ = std::min(last_page_, (end + kPageTokens - 1) / kPageTokens) - first_page_;
+    tokens_ = std::min(last_page_ * kPageTokens, end) - first_page_ * kPageTokens;
     for (int r = 0; r < R; ++r) {
       state.largest[row + r] = -std::numeric_limits<float>::infinity();
       state.sum[row + r] = 0;
     }
-    if (pages_ <= 0) return;
+    if (tokens_ <= 0) return;
     for (int r = 0; r < R; ++r) take_query(r);
-    for (int64_t page = 0; page < pages_; ++page) scores<R, kNibbles>(page);
+    for (int64_t t = 0; t < tokens_; t += kStep) scores<R, kNibbles>(t);
     for (int r = 0; r < R; ++r) softmax(r, state);
     const int64_t groups = layout_.groups;
     for (int64_t g = 0; g < groups; ++g) {
-      take_values(g);
-      for (int r = 0; r < R; ++r) take_weights(r, g, state);
+      if (groups > 1) take_values(g);
+      for (int r = 0; r < R; ++r) take_weights(r);
       const int64_t begin = groups == 1 ? 0 : g * layout_.group;
       const int64_t end = g + 1 == groups ? layout_.padded_dim : begin + layout_.group;
-      for (int64_t column = begin; column < end; column += 2 * kVector) values<R, kNibbles>(column, state);
+      for (int64_t column = begin; column < end; column += kStep) values<R, kNibbles>(column, state);
     }
   }
 
  private:
+  static constexpr int64_t kStep = 2 * kVector;  // tokens or columns of two operands
+
   const std::byte* head(int64_t page) const {
     return block_.pages[first_page_ + page] + layout_.offset +
            static_cast<size_t>(block_.head) * layout_.head_bytes;
@@ -159,63 +184,73 @@ class Tile {
     const float top = _mm512_reduce_max_ps(largest);
     broken_[r] = !(_mm512_reduce_add_ps(odd) == 0);
     const float step = broken_[r] || top == 0 ? 1.0f : std::max(top / kLargestInteger, 0x1p-120f);
-    const __m512 inverse = _mm512_set1_ps(1.0f / step), bound = _mm512_set1_ps(kLargestInteger);
-    for (int64_t g = 0; g < layout_.groups; ++g) query_sum_[r][g] = 0;
-    for (int64_t d = 0; d < layout_.padded_dim; d += kVector) {
-      __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes_below(layout_.head_dim - d), query + d), inverse);
-      x = _mm512_min_ps(_mm512_max_ps(x, _mm512_sub_ps(_mm512_setzero_ps(), bound)), bound);
-      const __m512i integer = store_bytes(x, query_h_[r] + d, query_l_[r] + d);
-      const int64_t g = layout_.groups == 1 ? 0 : std::min(d / layout_.group, layout_.groups - 1);
-      query_sum_[r][g] += static_cast<float>(_mm512_reduce_add_epi32(integer));
+    const __m512 inverse = _mm512_set1_ps(1.0f / step);
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t d = 0, g = 0; d < layout_.padded_dim; d += kVector) {
+      const __m512i words = words_of(
+          _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes_below(layout_.head_dim - d), query + d), inverse));
+      _mm512_store_si512(query_[r] + d / 4 * kWordBytes, words);
+      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), words);
+      const int64_t next = d + kVector;
+      if (next >= layout_.padded_dim || (g + 1 < layout_.groups && next % layout_.group == 0)) {
+        int32_t sums[kBytes];
+        sums_of(sum, sums);
+        for (int b = 0; b < kBytes; ++b) query_sum_[r][g][b] = static_cast<float>(sums[b]);
+        sum = _mm512_setzero_si512();
+        ++g;
+      }
     }
     multiplier_[r] = step * block_.scale * 1.44269504f;  // scores to base 2
     top_[r] = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   }
 
-  // Scores of one page, to base 2, -infinity where a row does not see the token.
+  // Scores of tokens [t, t + kStep) of the split, to base 2, -infinity where a row does not see the token.
+  // Every byte's sum less its zeros is exact.
   template <int R, bool kNibbles>
-  void scores(int64_t page) {
+  void scores(int64_t t) {
+    const int64_t page = t / kPageTokens, slot = t % kPageTokens;
     const std::byte* keys = head(page);
     const auto* codes = reinterpret_cast<const uint8_t*>(keys);
     constexpr int64_t kWord = kPageTokens * (kNibbles ? 2 : 4);  // bytes of 4 columns of all tokens
-    const int64_t base = (first_page_ + page) * kPageTokens;
-    for (int64_t t = 0; t < kPageTokens; t += 2 * kVector) {
-      for (int64_t g = 0; g < layout_.groups; ++g) {
-        const int64_t begin = g * layout_.group / 4;
-        const int64_t end = g + 1 == layout_.groups ? layout_.key_dim / 4 : begin + layout_.group / 4;
-        Sums<R> sums;
-        clear(sums);
-        add<R, kNibbles>(sums, codes + begin * kWord + (kNibbles ? t * 2 : t * 4), kWord, end - begin,
-                         query_h_[0] + begin * 4, query_l_[0] + begin * 4, kMostDim, ahead(page));
+    for (int64_t g = 0; g < layout_.groups; ++g) {
+      const int64_t begin = g * layout_.group / 4;
+      const int64_t end = g + 1 == layout_.groups ? layout_.key_dim / 4 : begin + layout_.group / 4;
+      Sums<R> sums;
+      clear(sums);
+      add<R, kNibbles>(sums, codes + begin * kWord + slot * (kNibbles ? 2 : 4), kWord, end - begin,
+                       query_[0] + begin * kWordBytes, sizeof query_[0], ahead(page));
 #pragma GCC unroll 2
-        for (int o = 0; o < 2; ++o) {
-          const int64_t at = g * kPageTokens + t + o * kVector;
-          const __m512 scale = load_f16(keys + layout_.key_scale, at);
-          const __m512 zero = load_i16(keys + layout_.key_zero, at);
-#pragma GCC unroll 6
-          for (int r = 0; r < R; ++r) {
-            float* out = score_[r] + page * kPageTokens + t + o * kVector;
-            __m512 sum = _mm512_fnmadd_ps(zero, _mm512_set1_ps(query_sum_[r][g]), value_of(sums.acc[r][o]));
-            sum = _mm512_mul_ps(sum, _mm512_mul_ps(scale, _mm512_set1_ps(multiplier_[r])));
-            if (g > 0) sum = _mm512_add_ps(sum, _mm512_load_ps(out));
-            _mm512_store_ps(out, sum);
-          }
+      for (int o = 0; o < 2; ++o) {
+        const int64_t at = g * kPageTokens + slot + o * kVector;
+        const __m512 scale = load_f16(keys + layout_.key_scale, at);
+        const __m512 zero = load_i16(keys + layout_.key_zero, at);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          float* out = score_[r] + t + o * kVector;
+          const auto part = [&](int b) {
+            return _mm512_fnmadd_ps(zero, _mm512_set1_ps(query_sum_[r][g][b]),
+                                    _mm512_cvtepi32_ps(sums.acc[r][o][b]));
+          };
+          __m512 sum = _mm512_mul_ps(combine(part(0), part(1), part(2)),
+                                     _mm512_mul_ps(scale, _mm512_set1_ps(multiplier_[r])));
+          if (g > 0) sum = _mm512_add_ps(sum, _mm512_load_ps(out));
+          _mm512_store_ps(out, sum);
         }
       }
-      for (int r = 0; r < R; ++r) {
-        const SeenTokens seen_by_row = seen_tokens(block_, block_.position + (row_ + r) / block_.group);
-        const int64_t end = seen_by_row.last - base, begin = seen_by_row.first - base;
-        for (int o = 0; o < 2; ++o) {
-          float* out = score_[r] + page * kPageTokens + t + o * kVector;
-          const int64_t first = t + o * kVector;
-          __m512 score = _mm512_load_ps(out);
-          if (end < first + kVector || begin > first) {
-            const __mmask16 seen = lanes_below(end - first) & ~lanes_below(begin - first);
-            score = _mm512_mask_mov_ps(_mm512_set1_ps(-std::numeric_limits<float>::infinity()), seen, score);
-            _mm512_store_ps(out, score);
-          }
-          top_[r] = _mm512_max_ps(top_[r], score);
+    }
+    for (int r = 0; r < R; ++r) {
+      const SeenTokens seen_by_row = seen_tokens(block_, block_.position + (row_ + r) / block_.group);
+      const int64_t base = first_page_ * kPageTokens;
+      const int64_t end = seen_by_row.last - base, begin = seen_by_row.first - base;
+      for (int o = 0; o < 2; ++o) {
+        const int64_t first = t + o * kVector;
+        __m512 score = _mm512_load_ps(score_[r] + first);
+        if (end < first + kVector || begin > first) {
+          const __mmask16 seen = lanes_below(end - first) & ~lanes_below(begin - first);
+          score = _mm512_mask_mov_ps(_mm512_set1_ps(-std::numeric_limits<float>::infinity()), seen, score);
+          _mm512_store_ps(score_[r] + first, score);
         }
+        top_[r] = _mm512_max_ps(top_[r], score);
       }
     }
   }
@@ -229,55 +264,66 @@ class Tile {
       state.sum[row_ + r] = std::numeric_limits<float>::quiet_NaN();
     }
     if (empty_[r]) return;
-    for (int64_t t = 0; t < pages_ * kPageTokens; t += kVector)
-      _mm512_store_ps(score_[r] + t,
-                      power_of_two(_mm512_sub_ps(_mm512_load_ps(score_[r] + t), _mm512_set1_ps(top))));
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t t = 0; t < tokens_; t += kVector) {
+      const __m512 weight = power_of_two(_mm512_sub_ps(_mm512_load_ps(score_[r] + t), _mm512_set1_ps(top)));
+      sum = _mm512_add_ps(sum, weight);
+      _mm512_store_ps(score_[r] + t, weight);
+    }
+    state.sum[row_ + r] = _mm512_reduce_add_ps(sum);
     state.largest[row_ + r] = top * 0.693147181f;
   }
 
-  // Weights times the values' scales as integers, and what they add up to. Sum and zeros are those of the
-  // rounded weights, so that rounding moves weight between tokens but makes or loses none.
-  void take_weights(int r, int64_t g, const AttentionState& state) {
+  // Weights times the values' scales as integers, and the sum of each byte times the zeros.
+  void take_weights(int r) {
     if (empty_[r]) {
-      __builtin_memset(weight_h_[r], 0, sizeof weight_h_[r]);
-      __builtin_memset(weight_l_[r], 0, sizeof weight_l_[r]);
-      weight_step_[r] = weight_zero_[r] = 0;
+      __builtin_memset(weight_[r], 0, sizeof weight_[r]);
+      for (int b = 0; b < kBytes; ++b) weight_zero_[r][b] = 0;
+      weight_step_[r] = 0;
       return;
     }
-    __m512 largest = _mm512_setzero_ps(), zeros = largest, sum = largest;
-    for (int64_t t = 0; t < pages_ * kPageTokens; t += kVector) {
-      const __m512 weight = _mm512_mul_ps(_mm512_load_ps(score_[r] + t), _mm512_load_ps(value_scale_ + t));
-      largest = _mm512_max_ps(largest, weight);
-      _mm512_store_ps(scaled_ + t, weight);
-    }
+    __m512 largest = _mm512_setzero_ps();
+    for (int64_t t = 0; t < tokens_; t += kVector)
+      largest = _mm512_max_ps(largest,
+                              _mm512_mul_ps(_mm512_load_ps(score_[r] + t), _mm512_load_ps(value_scale_ + t)));
     const float step = std::max(_mm512_reduce_max_ps(largest), 0x1p-100f) / kLargestInteger;
     const __m512 inverse = _mm512_set1_ps(1.0f / step);
-    for (int64_t t = 0; t < pages_ * kPageTokens; t += kVector) {
-      const __m512 weight = _mm512_cvtepi32_ps(store_bytes(
-          _mm512_min_ps(_mm512_mul_ps(_mm512_load_ps(scaled_ + t), inverse), _mm512_set1_ps(kLargestInteger)),
-          weight_h_[r] + t, weight_l_[r] + t));
-      zeros = _mm512_fmadd_ps(weight, _mm512_load_ps(value_zero_ + t), zeros);
-      sum = _mm512_fmadd_ps(weight, _mm512_load_ps(value_inverse_ + t), sum);
+    __m512i low = _mm512_setzero_si512(), high = low, bias = low;
+    for (int64_t t = 0; t < tokens_; t += kVector) {
+      const __m512i words = words_of(_mm512_mul_ps(
+          _mm512_mul_ps(_mm512_load_ps(score_[r] + t), _mm512_load_ps(value_scale_ + t)), inverse));
+      const int64_t at = t / 4 * kWordBytes;
+      _mm512_store_si512(weight_[r] + at, words);
+      low = _mm512_dpbusd_epi32(low, _mm512_load_si512(zero_low_ + at), words);
+      if (far_zeros_) {
+        high = _mm512_dpbusd_epi32(high, _mm512_load_si512(zero_high_ + at), words);
+        bias = _mm512_dpbusd_epi32(bias, _mm512_set1_epi8(static_cast<char>(128)), words);
+      }
     }
     weight_step_[r] = step;
-    weight_zero_[r] = step * _mm512_reduce_add_ps(zeros);
-    // With several groups each has its own rounding; the first one's sum serves all.
-    if (g == 0) state.sum[row_ + r] = step * _mm512_reduce_add_ps(sum);
+    sums_of(_mm512_add_epi32(low, _mm512_slli_epi32(_mm512_sub_epi32(high, bias), 8)), weight_zero_[r]);
   }
 
-  // Scales, their inverses and zeros of a group's values, for all rows.
+  // Scales and zeros of a group's values. A zero is low + 256 (high - 128) of unsigned bytes, which lie as
+  // the words of the weights that they meet.
   void take_values(int64_t g) {
-    for (int64_t page = 0; page < pages_; ++page)
+    const __m512i quadruple =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12));
+    __m512i far = _mm512_setzero_si512();
+    for (int64_t page = 0; page < last_page_ - first_page_; ++page)
       for (int64_t t = 0; t < kPageTokens; t += kVector) {
         const std::byte* part = head(page);
-        const __m512 scale = load_f16(part + layout_.value_scale, g * kPageTokens + t);
-        const int64_t at = page * kPageTokens + t;
-        _mm512_store_ps(value_scale_ + at, scale);
-        // Slots without a token have scale 0 and weight 0.
-        _mm512_store_ps(value_inverse_ + at,
-                        _mm512_div_ps(_mm512_set1_ps(1), _mm512_max_ps(scale, _mm512_set1_ps(0x1p-24f))));
-        _mm512_store_ps(value_zero_ + at, load_i16(part + layout_.value_zero, g * kPageTokens + t));
+        const int64_t at = g * kPageTokens + t, to = page * kPageTokens + t;
+        _mm512_store_ps(value_scale_ + to, load_f16(part + layout_.value_scale, at));
+        const __m512i zero = _mm512_cvtepi16_epi32(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(part + layout_.value_zero + 2 * at)));
+        const __m512i high = _mm512_srai_epi32(zero, 8);
+        far = _mm512_or_si512(far, high);
+        _mm512_store_si512(zero_low_ + to / 4 * kWordBytes, _mm512_shuffle_epi8(zero, quadruple));
+        _mm512_store_si512(zero_high_ + to / 4 * kWordBytes,
+                           _mm512_shuffle_epi8(_mm512_add_epi32(high, _mm512_set1_epi32(128)), quadruple));
       }
+    far_zeros_ = _mm512_test_epi32_mask(far, far) != 0;
   }
 
   template <int R, bool kNibbles>
@@ -286,34 +332,42 @@ class Tile {
     const int64_t word = layout_.padded_dim * (kNibbles ? 2 : 4);
     Sums<R> sums;
     clear(sums);
-    for (int64_t page = 0; page < pages_; ++page)
+    for (int64_t t = 0; t < tokens_; t += kPageTokens) {
+      const int64_t page = t / kPageTokens,
+                    words = (std::min(kPageTokens, tokens_ - t) + kTokens - 1) / kTokens;
       add<R, kNibbles>(
           sums, reinterpret_cast<const uint8_t*>(head(page) + layout_.values) + column * (kNibbles ? 2 : 4),
-          word, kPageTokens / kTokens, weight_h_[0] + page * kPageTokens, weight_l_[0] + page * kPageTokens,
-          kMostTokens, ahead(page));
-#pragma GCC unroll 6
+          word, words, weight_[0] + t / kTokens * kWordBytes, sizeof weight_[0], ahead(page));
+    }
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-      for (int o = 0; o < 2; ++o)
+      for (int o = 0; o < 2; ++o) {
+        const auto part = [&](int b) {
+          return _mm512_cvtepi32_ps(
+              _mm512_sub_epi32(sums.acc[r][o][b], _mm512_set1_epi32(weight_zero_[r][b])));
+        };
         _mm512_storeu_ps(state.values + (row_ + r) * layout_.padded_dim + column + o * kVector,
-                         _mm512_fmsub_ps(value_of(sums.acc[r][o]), _mm512_set1_ps(weight_step_[r]),
-                                         _mm512_set1_ps(weight_zero_[r])));
+                         _mm512_mul_ps(combine(part(0), part(1), part(2)), _mm512_set1_ps(weight_step_[r])));
+      }
   }
 
   const AttentionBlock& block_;
   const KvLayout& layout_;
   int64_t first_page_, last_page_;
-  int64_t row_ = 0, pages_ = 0;
+  int64_t row_ = 0, tokens_ = 0;  // of the split, that some row of the tile sees
   bool broken_[kTileRows] = {},
        empty_[kTileRows] = {};  // a query that is not finite; a row that sees nothing
-  float multiplier_[kTileRows], weight_step_[kTileRows], weight_zero_[kTileRows];
-  float query_sum_[kTileRows][kMostDim / 32];
+  float multiplier_[kTileRows], weight_step_[kTileRows];
+  int32_t weight_zero_[kTileRows][kBytes];
+  float query_sum_[kTileRows][kMostDim / 32][kBytes];
   __m512 top_[kTileRows];
-  alignas(64) int8_t query_h_[kTileRows][kMostDim], query_l_[kTileRows][kMostDim];
-  alignas(64) int8_t weight_h_[kTileRows][kMostTokens], weight_l_[kTileRows][kMostTokens];
+  bool far_zeros_ = false;  // some zero of the values is no unsigned byte
+  alignas(64) int8_t query_[kTileRows][kMostDim / 4 * kWordBytes];
+  alignas(64) int8_t weight_[kTileRows][kMostTokens / 4 * kWordBytes];
   alignas(64) float score_[kTileRows][kMostTokens];
-  alignas(64) float scaled_[kMostTokens];
-  alignas(64) float value_scale_[kMostTokens], value_inverse_[kMostTokens], value_zero_[kMostTokens];
+  alignas(64) float value_scale_[kMostTokens];
+  alignas(64) uint8_t zero_low_[kMostTokens / 4 * kWordBytes], zero_high_[kMostTokens / 4 * kWordBytes];
 };
 
 template <bool kNibbles, int R = kTileRows>
