@@ -314,9 +314,9 @@ void run(const T* x, int64_t stride, float epsilon, const RowOptions& options, D
   config.stream = stream;
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = overlap ? 1 : 0;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = overlap ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, x, params), "quantiser");
 }
 
