@@ -16,6 +16,8 @@ namespace quatrain {
 namespace {
 
 constexpr int64_t kRowGrain = 8;  // tokens of one work item in steps that go token by token
+// Tokens that go through an MLP together: its wide middle then stays in cache between the products.
+constexpr int64_t kMlpTokens = 128;
 
 }  // namespace
 
@@ -256,14 +258,17 @@ void ForwardPass::run_mlp(const Layer& layer, int64_t index) {
 }
 
 void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t tokens, float* out) {
-  const int64_t width = mlp.down.inputs();
-  gate_up_.resize(static_cast<size_t>(tokens * 2 * width));
-  mlp.gate_up.run({x, config_.hidden, {}}, tokens, pool_, scratch_, gate_up_.data(), 2 * width,
-                  Operator::GateUp);
+  const int64_t width = mlp.down.inputs(), hidden = config_.hidden;
   const auto function =
       config_.activation == Activation::Silu ? ops::GateFunction::Silu : ops::GateFunction::GeluTanh;
-  mlp.down.run({gate_up_.data(), 2 * width, function}, tokens, pool_, scratch_, out, config_.hidden,
-               Operator::Down);
+  gate_up_.resize(static_cast<size_t>(std::min(tokens, kMlpTokens) * 2 * width));
+  for (int64_t first = 0; first < tokens; first += kMlpTokens) {
+    const int64_t count = std::min(kMlpTokens, tokens - first);
+    mlp.gate_up.run({x + first * hidden, hidden, {}, first}, count, pool_, scratch_, gate_up_.data(),
+                    2 * width, Operator::GateUp);
+    mlp.down.run({gate_up_.data(), 2 * width, function, first}, count, pool_, scratch_, out + first * hidden,
+                 hidden, Operator::Down);
+  }
 }
 
 // Experts in index order, each over the tokens that chose it, so that a token's sum has one order.

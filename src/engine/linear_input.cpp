@@ -66,9 +66,13 @@ class Preparation {
 LinearInput prepare_input(const LinearInput& input, int64_t tokens, int64_t width, const InputSteps& steps,
                           ThreadPool& pool, LinearScratch& scratch) {
   Preparation work(input, width, steps, scratch);
-  if (steps.codes != nullptr) ops::shape_activations(tokens, width, *steps.codes, scratch.quantized);
+  if (steps.codes != nullptr) {
+    ops::shape_activations(tokens, width, *steps.codes, scratch.quantized);
+    scratch.quantized.first_token = input.first_token;
+  }
   if (work.changes()) scratch.values.resize(static_cast<size_t>(tokens * width));
-  const LinearInput result = work.changes() ? LinearInput{scratch.values.data(), width, {}} : input;
+  const LinearInput result =
+      work.changes() ? LinearInput{scratch.values.data(), width, {}, input.first_token} : input;
   if (!work.changes() && steps.codes == nullptr) return result;
 
   const int64_t unit = work.unit();

@@ -23,6 +23,7 @@ struct LinearInput {
   const float* x = nullptr;
   int64_t stride = 0;
   std::optional<ops::GateFunction> gate;
+  int64_t first_token = 0;  // number of the first row in messages
 };
 
 /// Reused by every product of an engine, so that a decode step allocates nothing.

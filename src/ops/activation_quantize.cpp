@@ -48,6 +48,7 @@ void shape_activations(int64_t tokens, int64_t width, const ActivationPolicy& po
   out.groups = (width + out.group - 1) / out.group;
   out.stride = (width + kCodeAlignment - 1) / kCodeAlignment * kCodeAlignment;
   out.bits = policy.bits;
+  out.first_token = 0;
   out.codes.resize(static_cast<size_t>(tokens * out.stride));
   out.scale.resize(static_cast<size_t>(tokens * out.groups));
   out.zero.resize(static_cast<size_t>(tokens * out.groups));
@@ -60,7 +61,7 @@ void quantize_activation_columns(const float* x, int64_t token, int64_t first, i
   const int64_t at = token * out.groups + first / out.group;
   const bool finite = quantize_row({x + first, last - first, out.group, out.bits, policy.symmetric,
                                     codes + first, out.scale.data() + at, out.zero.data() + at});
-  if (!finite) fail_not_finite(x, first, last, token, site);
+  if (!finite) fail_not_finite(x, first, last, out.first_token + token, site);
   if (last == out.width) std::memset(codes + out.width, 0, static_cast<size_t>(out.stride - out.width));
 }
 

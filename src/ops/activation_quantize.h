@@ -19,6 +19,7 @@ struct QuantizedActivations {
   int64_t groups = 0;
   int64_t stride = 0;  // bytes of a row of codes: width rounded up to 64, the tail zero
   int bits = 8;
+  int64_t first_token = 0;       // number of row 0 in messages
   AlignedBuffer<uint8_t> codes;  // [tokens, stride]
   AlignedBuffer<float> scale;    // [tokens, groups]
   AlignedBuffer<int16_t> zero;   // [tokens, groups]

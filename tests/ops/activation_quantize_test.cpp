@@ -113,6 +113,20 @@ TEST(ActivationQuantize, NotFiniteNamesSiteTokenAndChannel) {
   });
 }
 
+TEST(ActivationQuantize, CountsTokensOfAPartFromItsFirst) {
+  const std::vector<float> x = {1, 2, NAN, 4};
+  QuantizedActivations out;
+  shape_activations(3, 4, {8, 0, false}, out);
+  out.first_token = 128;
+  try {
+    quantize_activation_columns(x.data(), 2, 0, 4, {8, 0, false}, "layer 1 down_proj", out);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("token 130 is nan at channel 2"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(ActivationQuantize, RefusesOtherBits) {
   ThreadPool pool(1);
   QuantizedActivations out;
