@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/error.h"
 #include "engine/cpu_engine.h"
 #include "engine/generate.h"
 #include "engine/models_for_tests.h"
 #include "model/checkpoint.h"
+#include "support/logits.h"
 #include "support/shared.h"
 
 namespace quatrain {
@@ -32,45 +34,16 @@ EngineOptions on_gpu() {
   return options;
 }
 
-// All logits of `ids`, fed in pieces of `piece` tokens.
-std::vector<float> run(Engine& engine, const std::vector<int32_t>& ids, int64_t piece) {
-  const int64_t sequence = engine.new_sequence();
-  std::vector<float> all;
-  for (int64_t first = 0; first < std::ssize(ids); first += piece) {
-    const int64_t count = std::min(piece, std::ssize(ids) - first);
-    const BatchItem item{sequence, {ids.data() + first, static_cast<size_t>(count)}, Logits::All};
-    engine.forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> row) {
-      all.insert(all.end(), row.begin(), row.end());
-    });
-  }
-  EXPECT_EQ(engine.length(sequence), std::ssize(ids));
-  engine.free_sequence(sequence);
-  EXPECT_EQ(engine.pages_in_use(), 0);
-  return all;
-}
-
-// |a - b| / |b|.
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double delta = static_cast<double>(a[i]) - b[i];
-    difference += delta * delta;
-    norm += static_cast<double>(b[i]) * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
-
 TEST(CudaEngine, AgreesWithTheCpuIn16Bits) {
   for (const auto& [name, config] : test_architectures()) {
     SCOPED_TRACE(name);
     const MemoryCheckpoint model(config);
     const auto ids = random_ids(150, config.vocabulary, 2);
-    const auto expected = run(*make_cpu_engine(source_of(model), {.threads = 2}), ids, 150);
+    const auto expected = all_logits(*make_cpu_engine(source_of(model), {.threads = 2}), ids, 150);
     const auto engine = make_cuda_engine(source_of(model), on_gpu());
     // The CPU's KV cache is FP32, the GPU's FP16: 2^-11 a value; FP32 sums differ by far less.
     for (const int64_t piece : {150, 37, 1})
-      EXPECT_LT(distance(run(*engine, ids, piece), expected), 2e-3) << piece;
+      EXPECT_LT(relative_distance(all_logits(*engine, ids, piece), expected), 2e-3) << piece;
   }
 }
 
@@ -155,13 +128,14 @@ TEST(CudaEngine, AgreesWithTheCpuOnArtifacts) {
       return Engine::load(folder.path() / "artifact", options);
     };
     const auto cpu = load("cpu"), gpu = load("cuda");
-    const auto expected = run(*cpu, ids, 150);
+    const auto expected = all_logits(*cpu, ids, 150);
     for (const int64_t piece : {150, 37, 1})
-      EXPECT_LT(distance(run(*gpu, ids, piece), expected), one.tolerance) << "pieces of " << piece;
+      EXPECT_LT(relative_distance(all_logits(*gpu, ids, piece), expected), one.tolerance)
+          << "pieces of " << piece;
     int equal = 0;
     for (uint64_t i = 0; i < 12; ++i) {
       const auto first = random_ids(1, one.config.vocabulary, 40 + i);
-      equal += distance(run(*gpu, first, 1), run(*cpu, first, 1)) < 1e-3;
+      equal += relative_distance(all_logits(*gpu, first, 1), all_logits(*cpu, first, 1)) < 1e-3;
     }
     EXPECT_GE(equal, one.equal) << "of 12 first tokens";
   }
@@ -171,7 +145,7 @@ TEST(CudaEngine, SequencesInOneBatchDoNotMix) {
   const MemoryCheckpoint model(wide_config(64));
   const auto engine = make_cuda_engine(source_of(model), on_gpu());
   const auto a = random_ids(80, 97, 4), b = random_ids(133, 97, 5);
-  const auto alone_a = run(*engine, a, 80), alone_b = run(*engine, b, 133);
+  const auto alone_a = all_logits(*engine, a, 80), alone_b = all_logits(*engine, b, 133);
   const int64_t first = engine->new_sequence(), second = engine->new_sequence();
   std::vector<float> together[2];
   const auto feed = [&](int64_t from_a, int64_t count_a, int64_t from_b, int64_t count_b) {
@@ -187,15 +161,15 @@ TEST(CudaEngine, SequencesInOneBatchDoNotMix) {
   feed(30, 1, 1, 99);  // the other way round
   for (int64_t t = 0; t < 33; ++t) feed(31 + t, 1, 100 + t, 1);
   feed(64, 16, 133, 0);
-  EXPECT_LT(distance(together[0], alone_a), 2e-3);
-  EXPECT_LT(distance(together[1], alone_b), 2e-3);
+  EXPECT_LT(relative_distance(together[0], alone_a), 2e-3);
+  EXPECT_LT(relative_distance(together[1], alone_b), 2e-3);
   engine->truncate(first, 40);
   std::vector<float> again;
   const BatchItem item{first, std::span(a).subspan(40), Logits::All};
   engine->forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> row) {
     again.insert(again.end(), row.begin(), row.end());
   });
-  EXPECT_LT(distance(again, {alone_a.begin() + 40 * 97, alone_a.end()}), 2e-3);
+  EXPECT_LT(relative_distance(again, std::span(alone_a).subspan(40 * 97)), 2e-3);
 }
 
 TEST(CudaEngine, DecodesGreedilyWithoutTheHost) {

@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/error.h"
 #include "engine/cpu_engine.h"
 #include "models_for_tests.h"
 #include "naive_forward.h"
+#include "support/logits.h"
 
 namespace quatrain {
 namespace {
@@ -23,34 +23,6 @@ std::unique_ptr<Engine> engine_of(const MemoryCheckpoint& model,
   return make_cpu_engine(checkpoint_source(std::make_unique<MemoryCheckpoint>(model)), options);
 }
 
-// All logits of `ids`, fed in pieces of `piece` tokens.
-std::vector<float> run(Engine& engine, const std::vector<int32_t>& ids, int64_t piece) {
-  const int64_t sequence = engine.new_sequence();
-  std::vector<float> all;
-  for (int64_t first = 0; first < std::ssize(ids); first += piece) {
-    const int64_t count = std::min(piece, std::ssize(ids) - first);
-    const BatchItem item{sequence, {ids.data() + first, static_cast<size_t>(count)}, Logits::All};
-    engine.forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> row) {
-      all.insert(all.end(), row.begin(), row.end());
-    });
-  }
-  EXPECT_EQ(engine.length(sequence), std::ssize(ids));
-  engine.free_sequence(sequence);
-  EXPECT_EQ(engine.pages_in_use(), 0);
-  return all;
-}
-
-// |a - b| / |b| over all logits.
-double distance(const std::vector<float>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
-
 TEST(Engine, ComputesTheEquations) {
   for (const auto& [name, config] : test_architectures()) {
     SCOPED_TRACE(name);
@@ -58,7 +30,8 @@ TEST(Engine, ComputesTheEquations) {
     const auto ids = random_ids(90, config.vocabulary, 2);
     // FP32 roundings, some hundred deep, each 6e-8 of a term: 1e-5 leaves room; a wrong term gives above
     // 1e-2.
-    EXPECT_LT(distance(run(*engine_of(model), ids, 1000), naive_logits(model, {}, ids)), 1e-5);
+    EXPECT_LT(relative_distance(all_logits(*engine_of(model), ids, 1000), naive_logits(model, {}, ids)),
+              1e-5);
   }
 }
 
@@ -82,11 +55,11 @@ TEST(Engine, ComputesTheEquationsOfArtifacts) {
     const MemoryCheckpoint seen = write_artifact(model, quantization, folder.path() / "artifact");
     const auto ids = random_ids(90, config.vocabulary, 3);
     const auto engine = Engine::load(folder.path() / "artifact", {.threads = 2});
-    const std::vector<float> logits = run(*engine, ids, 1000);
+    const std::vector<float> logits = all_logits(*engine, ids, 1000);
     // A value at the border of two codes may round either way after FP32 sums of another order; one such step
     // is about 1e-2 of a row, and rows are 90. Without the quantisers the distance is above 0.1.
-    EXPECT_LT(distance(logits, naive_logits(seen, quantization, ids)), 0.03);
-    EXPECT_GT(distance(logits, naive_logits(seen, {}, ids)), 0.1);
+    EXPECT_LT(relative_distance(logits, naive_logits(seen, quantization, ids)), 0.03);
+    EXPECT_GT(relative_distance(logits, naive_logits(seen, {}, ids)), 0.1);
   }
 }
 
@@ -115,8 +88,8 @@ TEST(Engine, ReadsEveryPairOfEmbeddingAndHead) {
           untied.tensors()["lm_head.weight"] = seen.tensors()["model.embed_tokens.weight"];
         untied.untie();
         const auto ids = random_ids(20, config.vocabulary, 14);
-        const auto logits = run(*Engine::load(folder.path() / "artifact"), ids, 20);
-        EXPECT_LT(distance(logits, naive_logits(untied, quantization, ids)), 1e-5)
+        const auto logits = all_logits(*Engine::load(folder.path() / "artifact"), ids, 20);
+        EXPECT_LT(relative_distance(logits, naive_logits(untied, quantization, ids)), 1e-5)
             << tied << " " << embedding_bits << " " << head_bits;
       }
 }
@@ -145,9 +118,10 @@ TEST(Engine, PiecesAndThreadsChangeNothing) {
         return quantized ? Engine::load(folder.path() / "artifact", options) : engine_of(model, options);
       };
       const auto ids = random_ids(300, config.vocabulary, 4);
-      const auto expected = run(*load({.threads = 1}), ids, 300);
+      const auto expected = all_logits(*load({.threads = 1}), ids, 300);
       const auto engine = load({.threads = 3, .prefill_chunk = 37});
-      for (const int64_t piece : {1, 7, 64, 101, 300}) EXPECT_EQ(run(*engine, ids, piece), expected) << piece;
+      for (const int64_t piece : {1, 7, 64, 101, 300})
+        EXPECT_EQ(all_logits(*engine, ids, piece), expected) << piece;
     }
 }
 
@@ -167,7 +141,7 @@ TEST(Engine, OtherSequencesChangeNothing) {
     std::vector<int64_t> sequences;
     for (size_t s = 0; s < 5; ++s) {
       ids.push_back(random_ids(20 + 37 * static_cast<int64_t>(s), config.vocabulary, 5 + s));
-      expected.push_back(run(*engine, ids.back(), 1000));
+      expected.push_back(all_logits(*engine, ids.back(), 1000));
       sequences.push_back(engine->new_sequence());
     }
     for (size_t fed[5] = {}; true;) {  // every sequence at its own pace
@@ -194,7 +168,7 @@ TEST(Engine, GivesTheLogitsThatAreAskedFor) {
   const MemoryCheckpoint model(small_config());
   const auto engine = engine_of(model, {.threads = 1, .prefill_chunk = 8});
   const auto ids = random_ids(20, 97, 9);
-  const auto expected = run(*engine, ids, 20);
+  const auto expected = all_logits(*engine, ids, 20);
   const int64_t none = engine->new_sequence(), last = engine->new_sequence(), all = engine->new_sequence();
   const std::vector<BatchItem> batch = {
       {none, ids, Logits::None}, {last, ids, Logits::Last}, {all, ids, Logits::All}};
@@ -213,7 +187,7 @@ TEST(Engine, TruncatedSequencesGoOnAsIfNothingHadFollowed) {
   const MemoryCheckpoint model(small_config());
   const auto engine = engine_of(model);
   const auto ids = random_ids(200, 97, 10), detour = random_ids(150, 97, 11);
-  const auto expected = run(*engine, ids, 200);
+  const auto expected = all_logits(*engine, ids, 200);
   const int64_t sequence = engine->new_sequence();
   const auto feed = [&](std::span<const int32_t> tokens) {
     std::vector<float> row;
@@ -264,17 +238,17 @@ class UnquantisedTokens : public testing::Test {
 
 TEST_F(UnquantisedTokens, AllOfThemAreAnUnquantisedCache) {
   const std::vector<int32_t> ids(ids_.begin(), ids_.begin() + 150);
-  const auto kv16 = run(*load(0, 0, "kv16"), ids, 40), kv4 = run(*load(0, 0), ids, 40);
-  EXPECT_EQ(run(*load(150, 0), ids, 40), kv16);
+  const auto kv16 = all_logits(*load(0, 0, "kv16"), ids, 40), kv4 = all_logits(*load(0, 0), ids, 40);
+  EXPECT_EQ(all_logits(*load(150, 0), ids, 40), kv16);
   // The same tokens in the same splits, but counted as recent ones of 256 each.
-  EXPECT_EQ(run(*load(0, 150), ids, 40), kv16);
-  EXPECT_EQ(run(*load(5, 9, "kv16"), ids, 40), kv16);
+  EXPECT_EQ(all_logits(*load(0, 150), ids, 40), kv16);
+  EXPECT_EQ(all_logits(*load(5, 9, "kv16"), ids, 40), kv16);
   const std::vector<double> expected(kv16.begin(), kv16.end());
-  const double far = distance(kv4, expected);
+  const double far = relative_distance(kv4, expected);
   EXPECT_GT(far, 0.01);
-  const auto half = run(*load(4, 32), ids, 40);
+  const auto half = all_logits(*load(4, 32), ids, 40);
   EXPECT_NE(half, kv4);
-  EXPECT_LT(distance(half, expected), far);
+  EXPECT_LT(relative_distance(half, expected), far);
 }
 
 TEST_F(UnquantisedTokens, CutSequencesGoOnAsIfNothingHadFollowed) {
@@ -461,14 +435,14 @@ TEST(Engine, KeyTransformsLeaveTheScores) {
     }
     TemporaryFolder folder;
     write_artifact(model, quantization, folder.path() / "artifact");
-    const auto logits = run(*Engine::load(folder.path() / "artifact"), ids, 100);
+    const auto logits = all_logits(*Engine::load(folder.path() / "artifact"), ids, 100);
     if (with)
       transformed.assign(logits.begin(), logits.end());
     else
       plain = logits;
   }
-  EXPECT_LT(distance(plain, transformed), 1e-5);
-  EXPECT_GT(distance(plain, transformed), 0);
+  EXPECT_LT(relative_distance(plain, transformed), 1e-5);
+  EXPECT_GT(relative_distance(plain, transformed), 0);
 }
 
 TEST(Engine, CountsTheWeightBytesOfAToken) {

@@ -11,6 +11,7 @@
 #include "quant/pipeline.h"
 #include "quant/reference.h"
 #include "quant/weights/planes.h"
+#include "support/logits.h"
 #include "support/tiny_models.h"
 
 namespace quatrain {
@@ -36,20 +37,10 @@ class Calibrated : public TinyModels {
     return quantize(models_ / model, load_recipe(recipe, overrides), directory_ / "out", options);
   }
 
-  static std::vector<float> native(const fs::path& model, const std::vector<int32_t>& ids, size_t chunk) {
+  static std::vector<float> native(const fs::path& model, const std::vector<int32_t>& ids, size_t piece) {
     EngineOptions options;
     options.threads = 2;
-    const auto engine = Engine::load(model, options);
-    const int64_t sequence = engine->new_sequence();
-    std::vector<float> logits;
-    for (size_t begin = 0; begin < ids.size(); begin += chunk) {
-      const BatchItem item{sequence, std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)),
-                           BatchItem::Logits::All};
-      engine->forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> values) {
-        logits.insert(logits.end(), values.begin(), values.end());
-      });
-    }
-    return logits;
+    return all_logits(*Engine::load(model, options), ids, static_cast<int64_t>(piece));
   }
 };
 

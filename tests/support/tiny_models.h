@@ -4,12 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <span>
 #include <string>
 
 #include "base/file.h"
+#include "support/logits.h"
 #include "support/shared.h"
 
 namespace quatrain {
@@ -30,16 +28,5 @@ class TinyModels : public testing::Test {
 
   fs::path models_, directory_;
 };
-
-/// rms(a - b) / rms(b)
-inline double relative_distance(std::span<const float> a, std::span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, power = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    power += static_cast<double>(b[i]) * b[i];
-  }
-  return std::sqrt(difference / power);
-}
 
 }  // namespace quatrain
