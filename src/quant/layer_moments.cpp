@@ -1,5 +1,7 @@
 #include "quant/layer_moments.h"
 
+#include "quant/transforms/top1_pca.h"
+
 namespace quatrain {
 namespace {
 
@@ -28,6 +30,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     pass.attention_out = work.rows(hidden, config.hidden);
     pass.mlp_out = work.rows(hidden, config.hidden);
   }
+  std::vector<torch::Tensor> largest_keys;
   work.each(hidden.size(), [&](size_t s, const InOrder& in_order) {
     const torch::Tensor& x = hidden[s];
     // Inputs are not quantised yet: what looks at them here is the check that they are finite.
@@ -36,6 +39,10 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     hooks.attention_input = [&](const torch::Tensor& queries, const torch::Tensor& keys) {
       part.keys = block_moments(keys.flatten(1), dim);
       part.key_sum = keys.sum(0, false, torch::kDouble);
+      std::vector<torch::Tensor> by_head;
+      for (int64_t head = 0; head < config.kv_heads; ++head)
+        by_head.push_back(top1_token(keys.select(1, head)));
+      part.largest_keys = torch::stack(by_head, 1);  // [1, kv_heads, d]
       part.queries =
           block_moments(queries.flatten(1), dim).reshape({config.kv_heads, shared, dim, dim}).sum(1);
     };
@@ -86,6 +93,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
       add(moments.keys, part.keys);
       add(moments.queries, part.queries);
       add(moments.key_sum, part.key_sum);
+      largest_keys.push_back(part.largest_keys);
       moments.down_largest = moments.down_largest.defined()
                                  ? torch::maximum(moments.down_largest, part.down_largest)
                                  : part.down_largest;
@@ -99,6 +107,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     SampleWork::rest(pass.middle[s]);
     SampleWork::rest(pass.output[s]);
   });
+  moments.largest_keys = torch::cat(largest_keys);
   return pass;
 }
 

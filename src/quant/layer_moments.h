@@ -17,6 +17,7 @@ struct LayerMoments {
   torch::Tensor mixed;                 // of o's input, by query head: [heads, d, d]
   torch::Tensor keys, queries;         // after RoPE, queries of a KV head pooled: [kv_heads, d, d]
   torch::Tensor key_sum;               // [kv_heads, d]
+  torch::Tensor largest_keys;          // each sample's key of largest |value|: FP32 [samples, kv_heads, d]
   torch::Tensor down_largest;  // largest |input| of each channel of down, by expert: FP32 [experts, inner]
   int64_t tokens = 0, down_tokens = 0;  // the latter: inputs of down, one a token and expert
   std::vector<int64_t> expert_tokens;   // that the router sent to each expert; empty in dense layers

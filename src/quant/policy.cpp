@@ -125,11 +125,17 @@ class Planner {
     if (const std::string& text = recipe_.kv.group; text != "head")
       std::from_chars(text.data(), text.data() + text.size(), group);
     kv.group = group >= model_.head_dim ? 0 : fit(model_.head_dim, group, "KV");
-    if (recipe_.transform.key == "none") return;
-    require(recipe_.transform.key == "balanced" || hadamard_exists(model_.head_dim),
-            "transform.key: no Hadamard matrix of the head width {} is known; use \"balanced\" or \"none\"",
-            model_.head_dim);
-    if (recipe_.transform.key == "hadamard-per-head") {
+    std::string kind = recipe_.transform.key;
+    if (kind == "none") return;
+    if (kind == "offset-per-head" && !model_.qkv_bias) {
+      note(fmt::format("keys of {} have no bias to absorb: a Hadamard of each head is used",
+                       model_.architecture));
+      kind = "hadamard-per-head";
+    }
+    if (kind == "hadamard-per-head") {
+      require(hadamard_exists(model_.head_dim),
+              "transform.key: no Hadamard matrix of the head width {} is known; use \"balanced\" or \"none\"",
+              model_.head_dim);
       kv.key_transform = {"hadamard", model_.head_dim, transform_seed(recipe_, 0, "key"), ""};
       return;
     }

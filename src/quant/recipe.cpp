@@ -174,8 +174,9 @@ std::string Recipe::to_toml() const {
 bool Recipe::calibrated() const {
   return follows_stream() || watches_inputs() || plan.asked() || refine.samples > 0 ||
          transform.residual == "top1-pca-offset" || transform.value == "balanced" ||
-         transform.key == "balanced" || transform.inputs == "balanced-block" ||
-         transform.down == "balanced-block" || transform.down == "grouped-offset-hadamard";
+         transform.key == "balanced" || transform.key == "offset-per-head" ||
+         transform.inputs == "balanced-block" || transform.down == "balanced-block" ||
+         transform.down == "grouped-offset-hadamard";
 }
 
 std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {

@@ -29,7 +29,7 @@ struct Recipe {
     std::string grouping = "sorted";    // of both offset transforms: sorted | zigzag
     std::string rotation = "hadamard";  // inside top1-pca-offset's groups: hadamard | random-constant-row
     std::string value = "none";         // none | hadamard-per-head | balanced | smooth
-    std::string key = "none";           // none | hadamard-per-head | balanced
+    std::string key = "none";           // none | hadamard-per-head | offset-per-head | balanced
     std::string inputs = "none";        // of q, k, v and of gate, up: none | balanced-block | smooth
     int64_t inputs_block = 64;
     std::string output = "none";  // of o_proj's input: none | hadamard

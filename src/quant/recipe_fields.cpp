@@ -161,17 +161,18 @@ RecipeField alpha_field() {
 }
 
 RecipeField kv_group_field() {
-  return {"kv", "group", fmt::format("\"head\", {}", kGroupRule),
-          [](Recipe& recipe, const toml::node& node) {
-            if (node.is_integer() && is_group(*node.value<int64_t>()))
-              recipe.kv.group = std::to_string(*node.value<int64_t>());
-            else if (node.is_string() && *node.value<std::string>() == "head")
-              recipe.kv.group = "head";
-            else
-              return false;
-            return true;
-          },
-          [](const Recipe& recipe) { return recipe.kv.group == "head" ? toml_string("head") : recipe.kv.group; }};
+  return {
+      "kv", "group", fmt::format("\"head\", {}", kGroupRule),
+      [](Recipe& recipe, const toml::node& node) {
+        if (node.is_integer() && is_group(*node.value<int64_t>()))
+          recipe.kv.group = std::to_string(*node.value<int64_t>());
+        else if (node.is_string() && *node.value<std::string>() == "head")
+          recipe.kv.group = "head";
+        else
+          return false;
+        return true;
+      },
+      [](const Recipe& recipe) { return recipe.kv.group == "head" ? toml_string("head") : recipe.kv.group; }};
 }
 
 RecipeField layers8_field() {
@@ -221,7 +222,8 @@ const std::vector<RecipeField>& recipe_fields() {
       choice("transform", "grouping", AT(transform.grouping), {"sorted", "zigzag"}),
       choice("transform", "rotation", AT(transform.rotation), {"hadamard", "random-constant-row"}),
       choice("transform", "value", AT(transform.value), {"none", "hadamard-per-head", "balanced", "smooth"}),
-      choice("transform", "key", AT(transform.key), {"none", "hadamard-per-head", "balanced"}),
+      choice("transform", "key", AT(transform.key),
+             {"none", "hadamard-per-head", "offset-per-head", "balanced"}),
       choice("transform", "inputs", AT(transform.inputs), {"none", "balanced-block", "smooth"}),
       integer("transform", "inputs_block", AT(transform.inputs_block), std::string(kGroupRule), is_group),
       choice("transform", "output", AT(transform.output), {"none", "hadamard"}),

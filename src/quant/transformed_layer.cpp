@@ -1,5 +1,6 @@
 #include "quant/transformed_layer.h"
 
+#include "base/rng.h"
 #include "quant/layer_sites.h"
 #include "quant/layer_smoothing.h"
 #include "quant/policy.h"
@@ -162,15 +163,40 @@ class Transformer {
       layer_.key_transform = on_device(constructed_key_transform(transform, config_), device());
       return;
     }
+    if (recipe_.transform.key == "offset-per-head")
+      store_keys(transform, offset_keys(),
+                 torch::zeros({config_.kv_heads, config_.head_dim}, torch::kDouble));
+    else
+      balance_keys(transform);
+  }
+
+  // OffQ's U_3 P_3 H_3 of each KV head, FP64 [kv_heads, d, d].
+  torch::Tensor offset_keys() const {
+    const int64_t group = plan_.kv_of(static_cast<int>(layer_.index())).group;
+    std::vector<torch::Tensor> by_head;
+    for (int64_t head = 0; head < config_.kv_heads; ++head)
+      by_head.push_back(top1_pca_rotation(pass_.moments.largest_keys.select(1, head).cpu(),
+                                          group == 0 ? config_.head_dim : group,
+                                          SplitMix64(seed("key") + static_cast<uint64_t>(head)).next()));
+    return torch::stack(by_head);
+  }
+
+  void balance_keys(const Transform& transform) {
     const auto tokens = static_cast<double>(pass_.moments.tokens);
     const int64_t shared = config_.heads / config_.kv_heads;
-    const torch::Tensor mean = pass_.moments.key_sum.cpu() / tokens;
+    const torch::Tensor mean = pass_.moments.key_sum / tokens;
     const torch::Tensor covariance =
-        pass_.moments.keys.cpu() / tokens - mean.unsqueeze(2).matmul(mean.unsqueeze(1));
-    const torch::Tensor queries = pass_.moments.queries.cpu() / (tokens * static_cast<double>(shared));
-    const torch::Tensor a = balance(covariance, queries, kKeyDamping, seed("key"));
+        pass_.moments.keys / tokens - mean.unsqueeze(2).matmul(mean.unsqueeze(1));
+    const torch::Tensor queries = pass_.moments.queries / (tokens * static_cast<double>(shared));
+    store_keys(transform, balance(covariance, queries, kKeyDamping, seed("key")), mean);
+  }
+
+  // k <- (k - mean) A, q <- q A^-T: a FP64 [kv_heads, d, d], mean [kv_heads, d].
+  void store_keys(const Transform& transform, const torch::Tensor& a, const torch::Tensor& mean) {
+    const torch::Tensor forward = a.cpu(), shift = mean.cpu();
     const torch::Tensor stored =
-        torch::cat({a, torch::linalg_inv(a).transpose(1, 2), mean.unsqueeze(1)}, 1).to(torch::kFloat);
+        torch::cat({forward, torch::linalg_inv(forward).transpose(1, 2), shift.unsqueeze(1)}, 1)
+            .to(torch::kFloat);
     const int64_t dim = config_.head_dim;
     layer_.key_transform =
         on_device({stored.slice(1, 0, dim).contiguous(), stored.slice(1, dim, 2 * dim).contiguous(),
