@@ -13,6 +13,7 @@
 #include "quant/calibrated_pipeline.h"
 #include "quant/calibration.h"
 #include "quant/finish.h"
+#include "quant/finished.h"
 #include "quant/policy.h"
 #include "quant/reference/device.h"
 #include "quant/refine/refine.h"
@@ -186,6 +187,8 @@ Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const
   torch_device(options.device);  // before anything is written
   const std::shared_ptr<const Checkpoint> original = std::move(checkpoint);
   const Recipe recipe = choose_layers8(*original, asked, options.samples);
+  if (options.resume)
+    if (const std::optional<Json> report = finished_before(output, *original, recipe)) return *report;
   if (recipe.refine.samples == 0) return quantize_unrefined(original, recipe, output, options);
   const std::vector<std::vector<int32_t>> samples = refinement_samples(recipe, *original, options);
   Recipe first = recipe;

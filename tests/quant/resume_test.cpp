@@ -161,6 +161,26 @@ TEST_F(Resume, RefinementGoesOnFromTheUnrefinedArtifact) {
   EXPECT_FALSE(fs::exists(directory_ / "out.unrefined"));
 }
 
+// Killed between the last rename and the removal of what the run worked in.
+TEST_F(Resume, AFinishedArtifactOnlyLosesItsLeftovers) {
+  const std::vector<std::string> refined = {"refine.samples=3", "refine.length=24"};
+  const fs::path out = directory_ / "out";
+  run(out, false, 1, 9, refined);
+  const auto whole = hashes(out);
+  run(directory_ / "out.unrefined", false, 1, 9, {"refine.samples=0"});
+  for (const char* left : {"out.journal", "out.unrefined.journal"}) {
+    fs::create_directories(directory_ / left);
+    write_file(directory_ / left / "run.json", "{}");
+  }
+  EXPECT_THROW(run(out, false, 1, 9, refined), Error);  // as ever without --resume
+  EXPECT_THROW(run(out, true, 1, 9, {"refine.samples=3", "refine.length=25"}), Error);
+  const Json report = run(out, true, 1, 9, refined);
+  EXPECT_TRUE(report.contains("refine"));
+  EXPECT_EQ(hashes(out), whole);
+  for (const char* left : {"out.journal", "out.unrefined.journal", "out.unrefined"})
+    EXPECT_FALSE(fs::exists(directory_ / left)) << left;
+}
+
 TEST_F(Resume, ThreadsDoNotChangeTheBytes) {
   run(directory_ / "one", false, 1);
   run(directory_ / "three", false, 3);

@@ -3,12 +3,13 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/artifact.h"
+#include "quant/journal.h"
 
 namespace quatrain {
 
 UnrefinedArtifact::UnrefinedArtifact(const fs::path& output, const Checkpoint& original, const Recipe& recipe,
                                      bool resume)
-    : path_(fs::path(output) += ".unrefined") {
+    : path_(path_of(output)) {
   { const ArtifactWriter may_be_written(output); }
   if (!fs::exists(path_)) return;
   require(resume,
@@ -22,9 +23,10 @@ UnrefinedArtifact::UnrefinedArtifact(const fs::path& output, const Checkpoint& o
   finished_ = true;
 }
 
-void UnrefinedArtifact::remove() const {
+void UnrefinedArtifact::remove(const fs::path& path) {
+  Journal::discard(path);
   std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  fs::remove_all(path, ignored);
 }
 
 }  // namespace quatrain

@@ -15,11 +15,13 @@ class UnrefinedArtifact {
   /// of another model or recipe is.
   UnrefinedArtifact(const fs::path& output, const Checkpoint& original, const Recipe& recipe, bool resume);
 
+  static fs::path path_of(const fs::path& output) { return fs::path(output) += ".unrefined"; }
   const fs::path& path() const { return path_; }
   /// Whether an earlier run has finished it.
   bool finished() const { return finished_; }
-  /// The output is in place.
-  void remove() const;
+  /// The output is in place: removes the artifact, and its journal where a kill left that.
+  void remove() const { remove(path_); }
+  static void remove(const fs::path& path);
 
  private:
   fs::path path_;
