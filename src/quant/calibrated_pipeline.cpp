@@ -215,8 +215,9 @@ class CalibratedQuantizer {
              static_cast<double>(predicted_) / 0x1p20);
     if (tokens > 0) {
       const uint64_t states = 4 * tokens * ((recipe_.follows_stream() ? 6 : 3) * hidden + input);
-      log_info("hidden states of {} calibration tokens take up to {:.0f} MiB on disk, beside the output",
-               tokens, static_cast<double>(states) / 0x1p20);
+      log_info("hidden states of {} calibration tokens take up to {:.0f} MiB {}", tokens,
+               static_cast<double>(states) / 0x1p20,
+               device_.is_cpu() ? "on disk, beside the output" : "of the GPU's memory");
     }
     require(
         options_.max_ram == 0 || predicted_ <= options_.max_ram,

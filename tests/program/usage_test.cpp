@@ -42,6 +42,8 @@ TEST(Usage, WrongFlagsEndWithTwo) {
           {{"run", "m", "--context", "0"}, "--context"},
           {{"run", "m", "--json"}, "-p"},
           {{"run", "m", "--device", "tpu"}, "tpu"},
+          {{"quantize", "m", "--device", "tpu", "-o", "x"}, "tpu"},
+          {{"compare", "m", "--device", "cuda:x", "--recipes", "rtn", "-o", "x"}, "cuda:x"},
           {{"eval", "m", "--windows", "-1"}, "--windows"},
           {{"eval", "m", "--windows", "1e3"}, "--windows"},
           {{"eval", "m", "--protocol", "ppl"}, "token-ppl@2048"},
