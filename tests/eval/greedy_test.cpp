@@ -174,8 +174,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Greedy,
                            return name;
                          });
 
-// With inputs of 4 bits by row few codes lie at ties, but one of them that falls the other way moves every
-// later token by several logits, in another order of the reference's sums as well. Up to the first such token
+// With inputs of 4 bits by row few codes lie at ties, but one of them that falls the other way moves
+// later tokens by several logits, in another order of the reference's sums as well. Up to the first such token
 // engine and reference differ by no more than rounding: what their orders differ by, within a factor of 2.
 TEST(GreedyByRow, DiffersAsOrdersDoUpToTheFirstTie) {
   const auto shared = shared_dir();
