@@ -14,6 +14,7 @@
 #include "quant/journal.h"
 #include "quant/pipeline.h"
 #include "quant/reference.h"
+#include "support/logits.h"
 #include "support/tiny_models.h"
 
 namespace quatrain {
@@ -43,13 +44,7 @@ class Experts : public TinyModels {
   std::vector<float> native(const std::vector<int32_t>& ids) const {
     EngineOptions options;
     options.threads = 2;
-    const auto engine = Engine::load(directory_ / "out", options);
-    const BatchItem item{engine->new_sequence(), ids, BatchItem::Logits::All};
-    std::vector<float> logits;
-    engine->forward({&item, 1}, [&](int64_t, int64_t, std::span<const float> values) {
-      logits.insert(logits.end(), values.begin(), values.end());
-    });
-    return logits;
+    return all_logits(*Engine::load(directory_ / "out", options), ids, std::ssize(ids));
   }
 };
 
@@ -167,6 +162,26 @@ TEST_F(Experts, ThreadsDoNotChangeTheBytes) {
     return files;
   };
   EXPECT_EQ(bytes(1), bytes(3));
+}
+
+// Refinement trains the scales of every expert that a token reaches; the others keep theirs.
+TEST_F(Experts, AreRefined) {
+  for (const char* model : kModels)
+    for (const int64_t length : {64, 2}) {  // two tokens leave most experts without any
+      SCOPED_TRACE(fmt::format("{} {}", model, length));
+      const Json report = run(model, "quatrain", {"refine.samples=4", "refine.length=48"}, 6, length);
+      ASSERT_TRUE(report.contains("refine"));
+      const Json& refined = report["refine"];
+      EXPECT_EQ(refined["divergence"].size(), 2u);
+      for (const Json& loss : refined["divergence"]) EXPECT_TRUE(std::isfinite(loss.get<double>()));
+      const auto before = refined["held_out"]["before"].get<double>(),
+                 after = refined["held_out"]["after"].get<double>();
+      EXPECT_EQ(refined["kept"].get<bool>(), after < before);
+      for (const Json& layer : report["layers"]) EXPECT_EQ(layer["starved"].empty(), length > 2) << layer;
+      const std::vector<int32_t> ids = tokens(12, 3);
+      const std::vector<float> logits = native(ids);
+      EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
+    }
 }
 
 TEST_F(Experts, WhatNeedsStatisticsByExpertIsRefusedByName) {
