@@ -58,7 +58,7 @@ void print_perplexities(const EvalOptions& options, const Corpus& corpus,
     const PerplexityResult& result = results[i];
     fmt::print("{:{}}  {:22} {:>11.4f} {:>9.4f} {:>8} {:>9} {:>10} {:>7.0f}", result.model, width,
                result.protocol, result.value, result.error, result.windows, result.tokens, result.engine,
-               static_cast<double>(result.windows * result.window) / result.seconds);
+               static_cast<double>(result.tokens_run) / result.seconds);
     if (ratios[i]) fmt::print("  {:.4f} +- {:.4f}", ratios[i]->value, ratios[i]->error);
     fmt::print("\n");
   }

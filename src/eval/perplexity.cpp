@@ -188,6 +188,7 @@ PerplexityResult perplexity(Scorer& scorer, const Tokenizer& tokenizer, const Co
       result.targets.push_back(target);
       result.losses.push_back(static_cast<float>(loss));
     });
+    result.tokens_run += static_cast<int64_t>(inputs.size());
     ++result.windows;
     progress.update(result.windows,
                     fmt::format("{:.4f} so far", std::exp(sum / static_cast<double>(result.tokens))));

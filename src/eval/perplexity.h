@@ -36,6 +36,7 @@ struct PerplexityResult {
   double value = 0;         // exp(mean negative log-likelihood)
   double error = 0;         // standard error of `value`, from the spread of the scored tokens
   int64_t tokens = 0;       // scored
+  int64_t tokens_run = 0;   // that went through the model, scored or not
   int64_t text_tokens = 0;  // of the whole text
   int64_t windows = 0;
   int64_t window = 0;

@@ -68,6 +68,10 @@ class ReferenceScorer : public Scorer {
 std::unique_ptr<Scorer> make_scorer(const fs::path& model, const ScorerOptions& options) {
   if (options.engine == "native") return std::make_unique<NativeScorer>(model, options.native);
   require(options.engine == "reference", "engine: \"{}\" is neither native nor reference", options.engine);
+  if (options.native.kv_sink > 0 || options.native.kv_recent > 0)
+    fail_usage(
+        "engine: the reference quantises every key and value; --kv-sink and --kv-recent are of the native "
+        "engine");
 #ifdef QUATRAIN_HAVE_TORCH
   return std::make_unique<ReferenceScorer>(model, options.native);
 #else

@@ -34,7 +34,8 @@ struct ScorerOptions {
   EngineOptions native;           // the reference takes its threads and its device
 };
 
-/// Loads `model` for scoring. "reference" needs a build with libtorch; an unknown engine is an Error.
+/// Loads `model` for scoring. "reference" needs a build with libtorch and knows no unquantised tokens
+/// (kv_sink or kv_recent is a UsageError); an unknown engine is an Error.
 std::unique_ptr<Scorer> make_scorer(const fs::path& model, const ScorerOptions& options);
 
 }  // namespace quatrain

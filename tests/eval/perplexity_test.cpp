@@ -109,6 +109,17 @@ TEST(Perplexity, WordPplScoresEveryTokenOfAPageOnce) {
   EXPECT_NEAR(std::log(result.value), 99 * std::log(2.0) + std::log(512.0), 1e-3);
 }
 
+TEST(Perplexity, CountsTheTokensThatRunNotTheWindowsThatTheyLieIn) {
+  AlphabetScorer scorer;
+  // a page far shorter than its window: BOS and all but the last byte
+  EXPECT_EQ(
+      perplexity(scorer, ByteTokenizer(true), alphabet(20), Protocol::parse("word-ppl@32"), 0).tokens_run,
+      20);
+  EXPECT_EQ(
+      perplexity(scorer, ByteTokenizer(true), alphabet(100), Protocol::parse("token-ppl@32"), 2).tokens_run,
+      2 * 31);
+}
+
 TEST(Perplexity, JoinedRowsAreSeparatedByBlankLines) {
   int64_t tokens = 0, words = 0;
   const Corpus corpus{"rows", "one\n \ntwo\n", "digest"};
