@@ -67,6 +67,18 @@ Json read_kept(const fs::path& file) {
   }
 }
 
+/// Whether an artifact is there and its files can be read.
+bool is_whole(const fs::path& artifact) {
+  if (!is_artifact(artifact)) return false;
+  try {
+    const ArtifactReader reader(artifact);
+    return true;
+  } catch (const Error& damaged) {
+    log_warn("{}; it is made again", damaged.what());
+    return false;
+  }
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -218,7 +230,7 @@ class Comparer {
     Json made = subject.made_of;
     made["program"] = options_.program;
     std::error_code error;
-    if (read_kept(note) == made && is_artifact(subject.artifact)) {
+    if (read_kept(note) == made && is_whole(subject.artifact)) {
       log_info("{}: quantised already, {}", subject.name, subject.artifact.string());
       return;
     }

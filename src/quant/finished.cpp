@@ -1,5 +1,6 @@
 #include "quant/finished.h"
 
+#include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/artifact.h"
 #include "quant/journal.h"
@@ -16,6 +17,12 @@ std::optional<Json> finished_before(const fs::path& output, const Checkpoint& or
   if (!report.is_object() || read_file(recipe_file) != recipe.to_toml() ||
       report.value(Json::json_pointer("/source/fingerprint"), "") != original.fingerprint())
     return {};
+  try {
+    const ArtifactReader reader(output);
+  } catch (const Error& damaged) {
+    fail("{}; --resume keeps finished artifacts: remove {} to make it again", damaged.what(),
+         output.string());
+  }
   Journal::discard(output);
   UnrefinedArtifact::remove(UnrefinedArtifact::path_of(output));
   log_info("{}: finished already", output.string());

@@ -94,6 +94,10 @@ TEST_F(Compare, RecipesAreQuantisedOnce) {
   fs::remove(folder_ / "out/artifacts/rtn.json");
   EXPECT_EQ(run().rows[1].name, "rtn");
   EXPECT_NE(fs::last_write_time(config), made);
+  // So is an artifact that lost a part.
+  fs::remove(folder_ / "out/rows/rtn.json");
+  fs::resize_file(folder_ / "out/artifacts/rtn/model-00001-of-00001.safetensors", 100);
+  EXPECT_EQ(run().rows[1].name, "rtn");
 
   options_.windows = 2;
   const std::string artifact = (folder_ / "out/artifacts/w8a8").string();

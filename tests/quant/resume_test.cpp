@@ -179,6 +179,11 @@ TEST_F(Resume, AFinishedArtifactOnlyLosesItsLeftovers) {
   EXPECT_EQ(hashes(out), whole);
   for (const char* left : {"out.journal", "out.unrefined.journal", "out.unrefined"})
     EXPECT_FALSE(fs::exists(directory_ / left)) << left;
+  const fs::path shard = out / "model-00001-of-00001.safetensors";
+  fs::resize_file(shard, fs::file_size(shard) - 1);
+  EXPECT_THROW(run(out, true, 1, 9, refined), Error);
+  fs::remove(shard);
+  EXPECT_THROW(run(out, true, 1, 9, refined), Error);
 }
 
 TEST_F(Resume, ThreadsDoNotChangeTheBytes) {
