@@ -25,6 +25,12 @@ std::string shown_host(const std::string& host) {
   return host.find(':') == std::string::npos ? host : "[" + host + "]";
 }
 
+// A file's name without its ending; a directory's whole name, which may have a point in it ("quatrain-4.0").
+std::string name_of(const fs::path& model) {
+  const fs::path path = fs::weakly_canonical(model);
+  return (fs::is_directory(path) ? path.filename() : path.stem()).string();
+}
+
 void serve(ServeOptions& options) {
   // Threads inherit the mask, so that only this one takes the signals.
   sigset_t signals;
@@ -36,8 +42,7 @@ void serve(ServeOptions& options) {
   options.common.apply_to(options.engine);
   if (!options.chat_template.empty())
     options.service.chat_template = read_file(options.chat_template, 1 << 20);
-  if (options.service.model_name.empty())
-    options.service.model_name = fs::weakly_canonical(options.model).stem().string();
+  if (options.service.model_name.empty()) options.service.model_name = name_of(options.model);
   options.service.timeout = std::chrono::seconds(options.timeout);
   options.http.limits.body_bytes = parse_bytes(options.body_limit, "--body-limit");
   auto tokenizer = load_model_tokenizer(options.model);

@@ -50,6 +50,7 @@ TEST(Usage, WrongFlagsEndWithTwo) {
           {{"eval", "m", "--protocol", "token-ppl@1e9"}, "token-ppl@1e9"},
           {{"eval", "m", "--engine", "magic"}, "magic"},
           {{"logits", "m", "--ids", "1,", "-o", "x"}, "--ids"},
+          {{"logits", "m", "--ids", "1", "--engine", "reference", "--kv-sink", "1", "-o", "x"}, "--kv-sink"},
           {{"logits", "m", "--ids", "", "-o", "x"}, "--ids"},
           {{"logits", "m", "--ids", "1,,2", "-o", "x"}, "--ids"},
           {{"detokenize", "m", "--ids", "-1"}, "--ids"},
