@@ -33,7 +33,9 @@ TEST(OffsetRotation, IsOrthogonalWithAConstantFirstRow) {
     const torch::Tensor q = offset_rotation(n, 5);
     EXPECT_LT(largest(q.matmul(q.t()) - torch::eye(n, torch::kDouble)), 1e-12) << n;
     EXPECT_LT(largest(q[0] - 1 / std::sqrt(static_cast<double>(n))), 1e-12) << n;
-    if (n > 2) EXPECT_GT(largest(q - offset_rotation(n, 6)), 0) << n;
+    if (n > 2) {
+      EXPECT_GT(largest(q - offset_rotation(n, 6)), 0) << n;
+    }
   }
 }
 

@@ -191,7 +191,9 @@ TEST(Gptq, DeadColumnsFewSamplesAndBrokenHessians) {
   indefinite = indefinite - 0.5 * indefinite.diagonal().mean() * torch::eye(32, torch::kDouble);
   indefinite.diagonal().clamp_min_(1e-3);
   result = quantize_gptq("q", weight, indefinite, {}, {}, {});
-  if (!result.fallback) EXPECT_GT(result.damping, 0.01);
+  if (!result.fallback) {
+    EXPECT_GT(result.damping, 0.01);
+  }
   EXPECT_TRUE(torch::isfinite(dequantized(result.planes)).all().item<bool>());
 
   result = quantize_gptq("q", weight, torch::full({32, 32}, std::nan(""), torch::kDouble), {}, {}, {});
