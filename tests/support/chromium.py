@@ -85,7 +85,8 @@ class Page:
 @contextlib.contextmanager
 def chromium():
     """A browser with one tab; ended at exit."""
-    with tempfile.TemporaryDirectory() as profile:
+    # Children of the browser may still write there when it has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = subprocess.Popen(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
              "--user-data-dir=" + profile, "about:blank"], stderr=subprocess.PIPE, text=True)
