@@ -25,6 +25,7 @@ void expect_every_step_once(const ZipperSchedule& schedule) {
   for (int worker = 0; worker < schedule.workers; ++worker) {
     ZipperSegment segment;
     int shared = 0;
+    bool taken[2] = {};
     for (int64_t cursor = schedule.start(worker); schedule.next(worker, cursor, segment);) {
       ASSERT_LT(segment.row_tile, schedule.row_tiles);
       ASSERT_LT(segment.token_tile, schedule.token_tiles);
@@ -39,8 +40,13 @@ void expect_every_step_once(const ZipperSchedule& schedule) {
       ++shared;
       // Those who add the shares up must agree on who holds them, and in which of two places.
       const int64_t position = static_cast<int64_t>(segment.tile) * schedule.steps;
-      EXPECT_LE(schedule.worker_of(position), worker);
-      EXPECT_GE(schedule.worker_of(position + schedule.steps - 1), worker);
+      EXPECT_LE(schedule.first_worker(segment.tile), worker);
+      EXPECT_GE(schedule.last_worker(segment.tile), worker);
+      if (schedule.stream_k) {
+        bool& place = taken[schedule.place_of(segment.tile, worker)];
+        EXPECT_FALSE(place);
+        place = true;
+      }
       EXPECT_EQ(schedule.worker_of(position + segment.first_step), worker);
       EXPECT_EQ(schedule.worker_of(position + segment.last_step - 1), worker);
     }

@@ -325,12 +325,9 @@ __device__ bool combine_shares(const MmaParams& p, int* flag, const ZipperSegmen
                                float (&sums)[kResults]) {
   constexpr int kVectors = kResults / 4;
   const ZipperSchedule& schedule = p.schedule;
-  const int64_t first_position = static_cast<int64_t>(segment.tile) * schedule.steps;
-  const int first = schedule.worker_of(first_position);
-  const int last = schedule.worker_of(first_position + schedule.steps - 1);
-  // A worker has at most two shared tiles: the one it starts in and the one it ends in.
+  const int first = schedule.first_worker(segment.tile), last = schedule.last_worker(segment.tile);
   const auto share = [&](int of) {
-    const int which = schedule.begin(of) / schedule.steps == segment.tile ? 0 : 1;
+    const int which = schedule.place_of(segment.tile, of);
     return reinterpret_cast<float4*>(p.partial) +
            (static_cast<int64_t>(of) * 2 + which) * kVectors * kMmaThreads + threadIdx.x;
   };

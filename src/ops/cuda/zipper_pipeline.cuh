@@ -148,12 +148,9 @@ __device__ bool combine(const Params& p, uint32_t last_flags, const ZipperSegmen
                         int rank, int group, int thread, float (&sums)[S::kResults]) {
   constexpr int kVectors = S::kResults / 4;
   const ZipperSchedule& schedule = p.schedule;
-  const int64_t first_position = static_cast<int64_t>(segment.tile) * schedule.steps;
-  const int first = schedule.worker_of(first_position);
-  const int last = schedule.worker_of(first_position + schedule.steps - 1);
-  // A worker has at most two shared tiles: the one it starts in and the one it ends in.
+  const int first = schedule.first_worker(segment.tile), last = schedule.last_worker(segment.tile);
   const auto share = [&](int of) {
-    const int which = schedule.begin(of) / schedule.steps == segment.tile ? 0 : 1;
+    const int which = schedule.place_of(segment.tile, of);
     const int64_t slot =
         ((static_cast<int64_t>(of) * S::kCluster + rank) * 2 + which) * S::kMathGroups + group;
     return reinterpret_cast<float4*>(p.partial) + slot * kVectors * 128 + thread;

@@ -48,6 +48,19 @@ struct ZipperSchedule {
     return static_cast<int>(((position + 1) * workers - 1) / total());
   }
 
+  /// The workers that share a tile where stream_k, in the order of K.
+  __host__ __device__ int first_worker(int tile) const {
+    return worker_of(static_cast<int64_t>(tile) * steps);
+  }
+  __host__ __device__ int last_worker(int tile) const {
+    return worker_of(static_cast<int64_t>(tile) * steps + steps - 1);
+  }
+  /// Which of a worker's two places for partial sums is this tile's: it shares at most the tile it starts in
+  /// (0) and the one it ends in (1).
+  __host__ __device__ int place_of(int tile, int worker) const {
+    return begin(worker) / steps == tile ? 0 : 1;
+  }
+
   __host__ __device__ ZipperSegment segment(int tile, int first, int last) const {
     const int group = tile / (kTokenGroup * row_tiles);
     const int first_token_tile = group * kTokenGroup;
