@@ -88,6 +88,11 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
           "{}: transform.value = \"balanced\" chooses the basis of o_proj's input and contradicts "
           "transform.output; legal: transform.output = \"none\"",
           where);
+  require(
+      recipe.transform.key != "offset-per-head" || !recipe.kv.symmetric,
+      "{}: transform.key = \"offset-per-head\" needs the zero points that kv.symmetric = true takes away; "
+      "legal: kv.symmetric = false, or another transform.key",
+      where);
   const Recipe::Transforms& transform = recipe.transform;
   const bool pca = transform.residual == "top1-pca-offset";
   require(pca || (transform.pca == "top1" && transform.rotation == "hadamard"),

@@ -130,6 +130,8 @@ TEST(Recipe, ContradictionsAreNamed) {
                {"weights.bits", "residual.budget"});
   expect_names(refusal("name='a'\n[activations]\nbits = 8\nlayers8 = 'first3-last'"),
                {"activations.layers8", "activations.bits"});
+  expect_names(refusal("name='a'\n[transform]\nkey = 'offset-per-head'\n[kv]\nsymmetric = true"),
+               {"transform.key", "kv.symmetric"});
   const Recipe recipe = parse_recipe("name='a'\n[activations]\nlayers8 = [30]", "r.toml");
   EXPECT_THROW(recipe.layers_with_8_bits(30), Error);
 }
