@@ -81,7 +81,6 @@ class CalibratedQuantizer {
     const ModelConfig& config = source_->config();
     plan_ = plan_quantization(config, recipe_);
     for (const std::string& note : notes_) log_info("{}", note);
-    for (const std::string& note : plan_.notes) log_info("{}", note);
 
     CalibrationStreams streams{{}, {}, SampleWork(pool_, scratch_, device_)};
     embed(writer, streams, finished == 0 && recipe_.calibrated());
@@ -92,6 +91,8 @@ class CalibratedQuantizer {
         choose_blocks(streams.exact);
       write_start(journal, rotation);
     }
+    if (!choice_.transforms.empty()) plan_ = plan_quantization(config, recipe_, choice_.transforms);
+    for (const std::string& note : plan_.notes) log_info("{}", note);
     for (const std::string& linear : choice_.inputs8) {
       LinearPolicy policy = plan_.config.linear(linear);
       policy.activation.bits = 8;
@@ -106,8 +107,9 @@ class CalibratedQuantizer {
     Progress progress("layers", config.layers - finished);
     for (int64_t index = finished; index < config.layers; ++index) {
       const Stopwatch watch;
-      const QuantizedLayer layer = quantize_layer(DecoderLayer(*source_, index), config, recipe_,
-                                                  plan_.config, streams, pool_, choice_.blocks);
+      const Recipe own = recipe_of(index);
+      const QuantizedLayer layer = quantize_layer(DecoderLayer(*source_, index), config, own, plan_.config,
+                                                  streams, pool_, choice_.blocks);
       if (index + 1 < config.layers) write_streams(journal, streams, index);
       write_layer(journal, Journal::layer_name(index), layer);
       journal.erase(streams_name(index - 1));  // the layer's own are durable
@@ -135,7 +137,12 @@ class CalibratedQuantizer {
     };
     needs(!recipe_.transform.smooths(), "\"smooth\" in [transform]");
     needs(!recipe_.residual.sort, "residual.sort");
-    needs(!recipe_.watches_inputs(), "residual.score = \"delta-hessian\"");
+    needs(!recipe_.scores_inputs(), "residual.score = \"delta-hessian\"");
+    // The router reads the same norm, and every expert has an `up` of its own.
+    const auto scaled = [](const std::string& kind) { return kind.starts_with("balanced-diagonal"); };
+    needs(!scaled(recipe_.transform.gate_up_kind()),
+          "a balanced diagonal at the inputs of gate, up (transform.gate_up)");
+    needs(!scaled(recipe_.transform.down), "a balanced diagonal at transform.down");
   }
 
   // A norm behind a linear commutes neither with a change of basis of the stream nor with a correction of it.
@@ -155,7 +162,8 @@ class CalibratedQuantizer {
 
   void read_samples() {
     Recipe text = asked_;
-    if (!asked_.unplanned().calibrated()) text.calibration.samples = asked_.plan.samples;
+    if (!asked_.unplanned().calibrated() && !asked_.plan.transforms)
+      text.calibration.samples = asked_.plan.samples;
     samples_ = options_.samples.empty() ? load_calibration(text, checkpoint_->path())
                                         : CalibrationSamples{options_.samples, "given tokens", "", 0};
     const int64_t vocabulary = checkpoint_->config().vocabulary;
@@ -238,6 +246,12 @@ class CalibratedQuantizer {
       for (const auto& [name, blocks] : start->facts().at("blocks").items())
         choice_.blocks[name] = blocks.get<std::vector<int32_t>>();
       choice_.inputs8 = start->facts().value("inputs8", std::vector<std::string>());
+      for (const Json& kinds : start->facts().value("transforms", Json::array())) {
+        Recipe::Transforms& own = choice_.transforms.emplace_back(recipe_.transform);
+        own.inputs = kinds.at(0);
+        own.gate_up = kinds.at(1);
+        own.down = kinds.at(2);
+      }
       choice_.report = start->facts().value("plan", Json());
       if (width > 0) {
         rotation = torch::empty({width, width}, torch::kDouble);
@@ -254,6 +268,9 @@ class CalibratedQuantizer {
 
   void write_start(Journal& journal, const torch::Tensor& rotation) const {
     const torch::Tensor values = rotation.defined() ? rotation.contiguous() : torch::Tensor();
+    Json transforms = Json::array();
+    for (const Recipe::Transforms& own : choice_.transforms)
+      transforms.push_back({own.inputs, own.gate_up, own.down});
     Journal::Parts parts;
     if (values.defined()) parts.emplace_back("rotation", writable_bytes_of(values));
     journal.write(kStartEntry,
@@ -261,6 +278,7 @@ class CalibratedQuantizer {
                    {"notes", notes_},
                    {"blocks", choice_.blocks},
                    {"inputs8", choice_.inputs8},
+                   {"transforms", transforms},
                    {"plan", choice_.report}},
                   parts);
   }
@@ -354,9 +372,17 @@ class CalibratedQuantizer {
     samples.resize(std::min(samples.size(), static_cast<size_t>(asked_.plan.samples)));
     for (std::vector<int32_t>& ids : samples)
       ids.resize(std::min(ids.size(), static_cast<size_t>(asked_.plan.length)));
-    choice_ = choose_plan(source_->config(), asked_, plan_.config,
-                          measure_sensitivities(*source_, recipe_, plan_.config, samples,
-                                                SampleWork(pool_, scratch_, device_), pool_));
+    const std::vector<PlanVariant> variants = plan_variants(source_->config(), asked_);
+    choice_ = choose_plan(
+        source_->config(), asked_, variants,
+        measure_sensitivities(*source_, variants, samples, SampleWork(pool_, scratch_, device_), pool_));
+  }
+
+  // What layer `index` gets: the recipe, with the transforms that a plan chose for it.
+  Recipe recipe_of(int64_t index) const {
+    Recipe own = recipe_;
+    if (!choice_.transforms.empty()) own.transform = choice_.transforms[static_cast<size_t>(index)];
+    return own;
   }
 
   void add_layer(ArtifactWriter& writer, const QuantizedLayer& layer, int64_t index,

@@ -372,7 +372,7 @@ class LayerQuantizer {
     torch::Tensor sensitivity;
     if (hessian.defined())
       sensitivity = hessian.diagonal();
-    else if (recipe_.watches_inputs())
+    else if (recipe_.scores_inputs())
       sensitivity = transformed_.inputs.sensitivity(site.site);
     if (sensitivity.defined()) {
       const torch::Tensor diagonal = in_memory(sensitivity.to(torch::kFloat));

@@ -22,10 +22,8 @@ class LayerSmoother {
   Json run() {
     const Recipe::Transforms& transform = recipe_.transform;
     Json report = Json::array();
-    if (transform.inputs == "smooth") {
-      report.push_back(smooth_site(Site::Qkv, "qkv"));
-      report.push_back(smooth_site(Site::GateUp, "gate_up"));
-    }
+    if (transform.inputs == "smooth") report.push_back(smooth_site(Site::Qkv, "qkv"));
+    if (transform.gate_up_kind() == "smooth") report.push_back(smooth_site(Site::GateUp, "gate_up"));
     if (transform.value == "smooth") report.push_back(smooth_site(Site::Output, "o"));
     if (transform.down == "smooth") report.push_back(smooth_site(Site::Down, "down"));
     return report;

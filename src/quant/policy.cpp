@@ -16,7 +16,8 @@ constexpr int64_t kSmallestGroup = 16;  // a scale for fewer columns costs more 
 
 class Planner {
  public:
-  Planner(const ModelConfig& model, const Recipe& recipe) : model_(model), recipe_(recipe) {}
+  Planner(const ModelConfig& model, const Recipe& recipe, std::span<const Recipe::Transforms> by_layer)
+      : model_(model), recipe_(recipe), by_layer_(by_layer) {}
 
   QuantizationPlan run() {
     QuantizationConfig& config = plan_.config;
@@ -79,7 +80,8 @@ class Planner {
   }
 
   Transform input_transform(const LinearShape& linear, int64_t layer) {
-    const Recipe::Transforms& kinds = recipe_.transform;
+    const Recipe::Transforms& kinds =
+        by_layer_.empty() ? recipe_.transform : by_layer_[static_cast<size_t>(layer)];
     const auto stored = [&](int64_t block, const char* name) -> Transform {
       const int64_t order = fit(linear.in, block, "balanced");
       require(order > 0, "{}: no block of 16 columns or more divides its {} inputs; use no balanced blocks",
@@ -89,16 +91,21 @@ class Planner {
     if (linear.name.ends_with("o_proj"))
       return kinds.output == "none" ? Transform{} : hadamard(linear.in, layer, "output");
     if (!linear.name.ends_with("down_proj")) {
-      if (kinds.inputs != "balanced-block") return {};
-      return stored(kinds.inputs_block, linear.name.find(".self_attn.") != std::string::npos
-                                            ? "self_attn.input_transform"
-                                            : "mlp.input_transform");
+      const bool attention = linear.name.find(".self_attn.") != std::string::npos;
+      const std::string& kind = attention ? kinds.inputs : kinds.gate_up_kind();
+      if (kind == "balanced-block")
+        return stored(kinds.inputs_block, attention ? "self_attn.input_transform" : "mlp.input_transform");
+      if (kind == "balanced-diagonal-hadamard")
+        return hadamard(linear.in, layer, attention ? "attention" : "mlp");
+      return {};
     }
-    if (kinds.down == "hadamard") return hadamard(linear.in, layer, "down");
     if (kinds.down == "balanced-block") return stored(kinds.down_block, "mlp.down_transform");
-    if (kinds.down == "grouped-offset-hadamard")
-      return {kinds.down, fit(linear.in, kinds.down_block, "offset"), transform_seed(recipe_, layer, "down"),
-              ""};
+    // Behind the balanced diagonal the offset form serves quantisers that have a zero point.
+    const bool turned = kinds.down == "balanced-diagonal-hadamard";
+    if (kinds.down == "grouped-offset-hadamard" || (turned && !recipe_.activations.symmetric))
+      return {"grouped-offset-hadamard", fit(linear.in, kinds.down_block, "offset"),
+              transform_seed(recipe_, layer, "down"), ""};
+    if (kinds.down == "hadamard" || turned) return hadamard(linear.in, layer, "down");
     return {};
   }
 
@@ -149,6 +156,7 @@ class Planner {
 
   const ModelConfig& model_;
   const Recipe& recipe_;
+  std::span<const Recipe::Transforms> by_layer_;
   QuantizationPlan plan_;
   std::set<std::string> noted_;
 };
@@ -165,8 +173,9 @@ uint64_t transform_seed(const Recipe& recipe, int64_t layer, std::string_view si
   return seed;
 }
 
-QuantizationPlan plan_quantization(const ModelConfig& model, const Recipe& recipe) {
-  return Planner(model, recipe).run();
+QuantizationPlan plan_quantization(const ModelConfig& model, const Recipe& recipe,
+                                   std::span<const Recipe::Transforms> by_layer) {
+  return Planner(model, recipe, by_layer).run();
 }
 
 WeightFormat weight_format(const Recipe& recipe, const LinearPolicy& policy, const std::string& linear) {

@@ -1,6 +1,7 @@
 // What a recipe means for one model: the policy of every linear, groups fitted to each width.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,9 @@ struct QuantizationPlan {
 /// Policies of every linear, the head and the cache. A group that does not divide a width becomes the largest
 /// power of two below it that does; below 16 columns, the whole row. The head's input is A8, asymmetric, in
 /// groups of 128 (fitted), whatever the recipe. Tied embeddings stay tied where both have the same bits.
-QuantizationPlan plan_quantization(const ModelConfig& model, const Recipe& recipe);
+/// `by_layer`: the transforms of every layer where they are not the recipe's, else empty.
+QuantizationPlan plan_quantization(const ModelConfig& model, const Recipe& recipe,
+                                   std::span<const Recipe::Transforms> by_layer = {});
 
 /// The type of large tensors that stay unquantised; norms are small and exact in FP32.
 std::string_view half_type(std::string_view dtype);

@@ -84,10 +84,12 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
   require(
       recipe.weights.method == "error-aware" || (recipe.weights.target == 0 && recipe.weights.stream == 0),
       "{}: weights.target and weights.stream need weights.method = \"error-aware\"", where);
-  require(recipe.transform.value != "balanced" || recipe.transform.output == "none",
-          "{}: transform.value = \"balanced\" chooses the basis of o_proj's input and contradicts "
+  const bool turned = recipe.transform.value == "balanced" ||  //
+                      recipe.transform.value == "balanced-diagonal-hadamard";
+  require(!turned || recipe.transform.output == "none",
+          "{}: transform.value = \"{}\" chooses the basis of o_proj's input and contradicts "
           "transform.output; legal: transform.output = \"none\"",
-          where);
+          where, recipe.transform.value);
   require(
       recipe.transform.key != "offset-per-head" || !recipe.kv.symmetric,
       "{}: transform.key = \"offset-per-head\" needs the zero points that kv.symmetric = true takes away; "
@@ -106,7 +108,8 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
           "transform.output = \"none\"",
           where);
   require(transform.smooths() || !table.at_path("transform.alpha") || transform.alpha == 0.5,
-          "{}: transform.alpha needs \"smooth\" in transform.inputs, transform.value or transform.down",
+          "{}: transform.alpha needs \"smooth\" in transform.inputs, transform.gate_up, transform.value or "
+          "transform.down",
           where);
   const Recipe::Residual& residual = recipe.residual;
   require(residual.scope == "matrix" || (residual.score == "delta-hessian" && residual.unit == "block"),
@@ -114,12 +117,12 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
           "\"delta-hessian\" and residual.unit = \"block\"",
           where);
   const auto in_order = [](const std::string& kind) { return kind == "none" || kind == "smooth"; };
-  require(
-      !residual.sort || (transform.residual == "none" && in_order(transform.inputs) &&
-                         in_order(transform.value) && in_order(transform.down) && transform.output == "none"),
-      "{}: residual.sort orders channels that a rotation would mix; legal: transforms \"none\" or "
-      "\"smooth\", or residual.sort = false",
-      where);
+  require(!residual.sort || (transform.residual == "none" && in_order(transform.inputs) &&
+                             in_order(transform.gate_up_kind()) && in_order(transform.value) &&
+                             in_order(transform.down) && transform.output == "none"),
+          "{}: residual.sort orders channels that a rotation would mix; legal: transforms \"none\" or "
+          "\"smooth\", or residual.sort = false",
+          where);
   const Recipe::Plan& plan = recipe.plan;
   require(plan.budget_bits == 0 || plan.max_slowdown == 0,
           "{}: plan.budget_bits and plan.max_slowdown contradict each other; legal: one of them", where);
@@ -133,6 +136,13 @@ void check_contradictions(const Recipe& recipe, const toml::table& table, std::s
           "{}: plan.max_slowdown chooses between 4-bit and 8-bit inputs and contradicts activations.bits = "
           "{}; legal: activations.bits = 4, or plan.budget_bits",
           where, recipe.activations.bits);
+  const auto member = [](const std::string& kind) { return kind == "none" || kind.starts_with("balanced-"); };
+  require(!plan.transforms || (plan.max_slowdown > 0 && member(transform.inputs) &&
+                               member(transform.gate_up_kind()) && member(transform.down) && !residual.sort),
+          "{}: plan.transforms chooses balanced transforms by their time; legal: with plan.max_slowdown, "
+          "transform.inputs, transform.gate_up and transform.down \"none\" or balanced, residual.sort = "
+          "false",
+          where);
   require(plan.asked() || plan == Recipe::Plan{},
           "{}: fields of [plan] need plan.budget_bits or plan.max_slowdown", where);
   require(recipe.activations.layers8 == "none" || recipe.activations.bits == 4,
@@ -169,6 +179,7 @@ std::string Recipe::to_toml() const {
   for (const RecipeField& field : recipe_fields()) {
     if (weights.bits == 8 && field.path() == "residual.budget") continue;  // the two contradict each other
     if (field.stage == "plan" && !plan.asked()) continue;
+    if (field.path() == "transform.gate_up" && transform.gate_up == "inputs") continue;
     if (field.stage != stage) out += fmt::format("\n[{}]\n", field.stage);
     stage = field.stage;
     out += fmt::format("{} = {}\n", field.name, field.text(*this));
@@ -180,8 +191,7 @@ bool Recipe::calibrated() const {
   return follows_stream() || watches_inputs() || plan.asked() || refine.samples > 0 ||
          transform.residual == "top1-pca-offset" || transform.value == "balanced" ||
          transform.key == "balanced" || transform.key == "offset-per-head" ||
-         transform.inputs == "balanced-block" || transform.down == "balanced-block" ||
-         transform.down == "grouped-offset-hadamard";
+         transform.has("balanced-block") || transform.down == "grouped-offset-hadamard";
 }
 
 std::vector<int64_t> Recipe::layers_with_8_bits(int64_t layers) const {

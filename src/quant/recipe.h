@@ -28,15 +28,26 @@ struct Recipe {
     std::string pca = "top1";           // of top1-pca-offset: top1 | all tokens
     std::string grouping = "sorted";    // of both offset transforms: sorted | zigzag
     std::string rotation = "hadamard";  // inside top1-pca-offset's groups: hadamard | random-constant-row
-    std::string value = "none";         // none | hadamard-per-head | balanced | smooth
-    std::string key = "none";           // none | hadamard-per-head | offset-per-head | balanced
-    std::string inputs = "none";        // of q, k, v and of gate, up: none | balanced-block | smooth
+    // none | hadamard-per-head | balanced | balanced-diagonal | balanced-diagonal-hadamard | smooth
+    std::string value = "none";
+    std::string key = "none";  // none | hadamard-per-head | offset-per-head | balanced
+    // Of q, k, v and of gate, up: none | balanced-block | balanced-diagonal | balanced-diagonal-hadamard |
+    // smooth
+    std::string inputs = "none";
+    std::string gate_up = "inputs";  // of gate, up: one of those kinds, or the kind of `inputs`
     int64_t inputs_block = 64;
     std::string output = "none";  // of o_proj's input: none | hadamard
-    std::string down = "none";    // none | hadamard | grouped-offset-hadamard | balanced-block | smooth
+    std::string down = "none";    // those of `inputs` | hadamard | grouped-offset-hadamard
     int64_t down_block = 128;
     double alpha = 0.5;  // smooth: how much of the range moves into the weights; kSearchAlpha: searched
-    bool smooths() const { return inputs == "smooth" || value == "smooth" || down == "smooth"; }
+    const std::string& gate_up_kind() const { return gate_up == "inputs" ? inputs : gate_up; }
+    /// Whether any site has this kind.
+    bool has(std::string_view kind) const {
+      return inputs == kind || gate_up_kind() == kind || value == kind || down == kind;
+    }
+    bool smooths() const { return has("smooth"); }
+    /// Whether channels are scaled by the balanced diagonal somewhere.
+    bool balances_channels() const { return has("balanced-diagonal") || has("balanced-diagonal-hadamard"); }
     bool operator==(const Transforms&) const = default;
   } transform;
 
@@ -96,11 +107,12 @@ struct Recipe {
   } refine;
 
   // Residual blocks and 8-bit inputs bought where they help most (quant/planner/plan.h), in place of
-  // residual.budget or activations.layers8. One of the two limits; both 0: no plan.
+  // residual.budget or activations.layers8, and transforms. One of the two limits; both 0: no plan.
   struct Plan {
     double budget_bits = 0;   // mean bits of a weight in the layers' linears, scales and indices included
     double max_slowdown = 0;  // of a decoded token, against the same recipe with 4 bits everywhere
     double inputs8 = 1;       // cost of a product with 8-bit inputs beyond one with 4-bit inputs, as a share
+    bool transforms = false;  // of max_slowdown: transform.inputs, gate_up and down are chosen by site
     int64_t samples = 8;      // of the calibration's
     int64_t length = 512;     // tokens of a sample that are used
     bool operator==(const Plan&) const = default;
@@ -116,10 +128,12 @@ struct Recipe {
   bool follows_stream() const {
     return weights.method != "rtn" || (residual.budget > 0 && residual.score == "hessian-diagonal");
   }
-  /// Whether the unquantised inputs of every linear are watched: for smoothing, sorting, or scores without a
-  /// quantised stream.
+  /// Whether blocks are scored by the unquantised inputs of their linears.
+  bool scores_inputs() const { return residual.budget > 0 && residual.score == "delta-hessian"; }
+  /// Whether the unquantised inputs of every linear are watched: for scaling channels, sorting, or scores
+  /// without a quantised stream.
   bool watches_inputs() const {
-    return transform.smooths() || residual.sort || (residual.budget > 0 && residual.score == "delta-hessian");
+    return transform.smooths() || transform.balances_channels() || residual.sort || scores_inputs();
   }
   /// Whether activations.layers8 is chosen by what a model's layers do (choose_layers8()).
   bool measures_layers8() const {

@@ -17,11 +17,19 @@ namespace {
 
 constexpr double kInputDamping = 1e-3, kKeyDamping = 1e-4;  // of the moments before they are balanced
 
-// Which sites' channels turn into mixtures (LayerInputs).
-std::array<bool, 4> mixed_sites(const Recipe::Transforms& transform) {
-  const auto mixes = [](const std::string& kind) { return kind != "none" && kind != "smooth"; };
-  const bool inputs = mixes(transform.inputs);
-  return {inputs, mixes(transform.value) || mixes(transform.output), inputs, mixes(transform.down)};
+// Which sites' channels turn into mixtures (LayerInputs) that blocks are scored behind.
+std::array<bool, 4> mixed_sites(const Recipe& recipe) {
+  if (!recipe.scores_inputs()) return {};
+  const auto mixes = [](const std::string& kind) {
+    return kind != "none" && kind != "smooth" && kind != "balanced-diagonal";
+  };
+  const Recipe::Transforms& transform = recipe.transform;
+  return {mixes(transform.inputs), mixes(transform.value) || mixes(transform.output),
+          mixes(transform.gate_up_kind()), mixes(transform.down)};
+}
+
+bool is_diagonal(const std::string& kind) {
+  return kind == "balanced-diagonal" || kind == "balanced-diagonal-hadamard";
 }
 
 // Rows that the search of alpha keeps of each sample.
@@ -52,19 +60,26 @@ class Transformer {
     SiteObserver observe;
     if (recipe_.watches_inputs())
       observe = [this](Site site, const torch::Tensor& input) { inputs_.add(site, input); };
-    pass_ =
-        run_exact(layer_, config_, hidden, balanced(layer_.q), balanced(layer_.mlps[0].down), observe, work);
+    const DecoderLayer::Mlp& mlp = layer_.mlps[0];
+    const int64_t input_block = std::max(balanced(layer_.q), balanced(mlp.gate));  // equal where both are
+    pass_ = run_exact(layer_, config_, hidden, input_block, balanced(mlp.down), observe, work);
   }
 
   void merge() {
-    if (recipe_.transform.smooths()) smooth_sites();
+    const Recipe::Transforms& transform = recipe_.transform;
+    if (transform.smooths())
+      result_.smoothing = smooth_layer(layer_, config_, recipe_, plan_, inputs_, pool_);
     if (recipe_.residual.sort) sort_channels();
     merge_value();
     set_keys();
+    if (is_diagonal(transform.down)) balance_channels(Site::Down);
+    if (is_diagonal(transform.inputs)) balance_channels(Site::Qkv);
+    if (is_diagonal(transform.gate_up_kind())) balance_channels(Site::GateUp);
+    if (transform.smooths() || transform.balances_channels()) keep_norms();
     merge_inputs(Site::Qkv, pass_.moments.attention, pass_.moments.tokens, "attention");
     merge_inputs(Site::GateUp, pass_.moments.mlp, pass_.moments.tokens, "mlp");
     merge_inputs(Site::Output, {}, 0, "output");
-    if (recipe_.transform.down == "grouped-offset-hadamard") order_inner_channels();
+    if (policy(layer_.mlps[0].down).input_transform.kind == "grouped-offset-hadamard") order_inner_channels();
     merge_inputs(Site::Down, pass_.moments.down, pass_.moments.down_tokens, "down");
   }
 
@@ -73,8 +88,28 @@ class Transformer {
   torch::Device device() const { return layer_.q.weight.device(); }
   uint64_t seed(std::string_view site) const { return transform_seed(recipe_, layer_.index(), site); }
 
-  void smooth_sites() {
-    result_.smoothing = smooth_layer(layer_, config_, recipe_, plan_, inputs_, pool_);
+  // One value a channel of the KV heads out of one a channel of o's input: the sum over its query heads.
+  torch::Tensor summed_heads(const torch::Tensor& by_query_channel) const {
+    return by_query_channel.reshape({config_.kv_heads, -1, config_.head_dim}).sum(1);
+  }
+
+  // The balanced diagonal of a site goes where smoothing's scales go.
+  void balance_channels(Site site) {
+    torch::Tensor moments = inputs_.mean_squares(site);
+    torch::Tensor gram = weights_of(linears_at(layer_, site)).square().sum(0, false, torch::kDouble);
+    if (site == Site::Output) {
+      moments = summed_heads(moments).flatten();
+      gram = summed_heads(gram).flatten();
+    }
+    const torch::Tensor scale = balancing_scale(moments, gram, kInputDamping).to(torch::kFloat);
+    require(torch::isfinite(scale).all().item<bool>(), "layer {}: a balanced diagonal is not finite",
+            layer_.index());
+    smooth(layer_, config_, site, scale);
+    inputs_.divide(site, site == Site::Output ? spread_heads(scale, config_) : scale);
+    if (site == Site::Down) pass_.moments.down_largest = pass_.moments.down_largest / scale;
+  }
+
+  void keep_norms() {
     const std::string prefix = fmt::format("model.layers.{}.", layer_.index());
     result_.norms[prefix + "input_layernorm.weight"] = layer_.input_norm;
     if (config_.sandwich_norms)
@@ -99,7 +134,7 @@ class Transformer {
           offset_grouping(pass_.moments.down_largest[static_cast<int64_t>(expert)],
                           policy(mlp.down).input_transform.order, recipe_.transform.grouping == "zigzag");
       permute_inner(mlp, order);
-      if (recipe_.watches_inputs()) inputs_.permute(Site::Down, order);
+      if (recipe_.scores_inputs()) inputs_.permute(Site::Down, order);
     }
   }
 
@@ -119,7 +154,7 @@ class Transformer {
       blocks = constructed_blocks(transform, linears[0]->weight.size(1));
     }
     for (ReferenceLinear* linear : linears) merge_input_transform(*linear, transform, blocks);
-    if (recipe_.watches_inputs()) inputs_.turn(site, blocks);
+    if (recipe_.scores_inputs()) inputs_.turn(site, blocks);
   }
 
   // W^T W in blocks, over all matrices that read the site; expert by expert, so that no copy of all is made.
@@ -136,10 +171,16 @@ class Transformer {
   void merge_value() {
     const std::string& kind = recipe_.transform.value;
     if (kind == "none" || kind == "smooth") return;
+    if (is_diagonal(kind)) balance_channels(Site::Output);
+    if (kind == "balanced-diagonal") return;
     const int64_t dim = config_.head_dim, shared = config_.heads / config_.kv_heads;
     if (kind == "hadamard-per-head") {
       const torch::Tensor turn = hadamard_rotation(dim, hadamard_order(dim), seed("value"));
       turn_values(turn.expand({config_.kv_heads, dim, dim}).contiguous());
+      return;
+    }
+    if (kind == "balanced-diagonal-hadamard") {
+      turn_values(offset_turns(energy_order(summed_heads(inputs_.mean_squares(Site::Output)))));
       return;
     }
     const auto pooled = [&](const torch::Tensor& by_head) {
@@ -151,9 +192,21 @@ class Transformer {
     turn_values(balance(moments, gram, kInputDamping, seed("value")));
   }
 
+  // A Hadamard matrix of each KV head with a constant row for the first channel of its `order`, int64
+  // [kv_heads, d]: FP64 [kv_heads, d, d].
+  torch::Tensor offset_turns(const torch::Tensor& order) const {
+    const int64_t dim = config_.head_dim;
+    const torch::Tensor turns = torch::empty({config_.kv_heads, dim, dim}, torch::kDouble);
+    for (int64_t head = 0; head < config_.kv_heads; ++head)
+      turns[head].index_copy_(
+          0, order[head].cpu(),
+          offset_rotation(dim, SplitMix64(seed("value") + static_cast<uint64_t>(head)).next()));
+    return turns;
+  }
+
   void turn_values(const torch::Tensor& by_head) {
     merge_value_transform(layer_, by_head);
-    if (recipe_.watches_inputs())
+    if (recipe_.scores_inputs())
       inputs_.turn(Site::Output, by_head.repeat_interleave(config_.heads / config_.kv_heads, 0));
   }
 
@@ -223,7 +276,7 @@ TransformedLayer transform_layer(DecoderLayer layer, const ModelConfig& config, 
   const int64_t index = layer.index();
   TransformedLayer result{std::move(layer),
                           {},
-                          LayerInputs(mixed_sites(recipe.transform), kept_rows(recipe, hidden.size()),
+                          LayerInputs(mixed_sites(recipe), kept_rows(recipe, hidden.size()),
                                       transform_seed(recipe, index, "search")),
                           {},
                           {}};

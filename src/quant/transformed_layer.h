@@ -24,14 +24,16 @@ struct TransformedLayer {
   ExactPass pass;      // of the layer as it came
   LayerInputs inputs;  // what the transformed linears see; filled where recipe.watches_inputs()
   std::map<std::string, torch::Tensor> transforms;  // the stored ones, by tensor name, FP32
-  std::map<std::string, torch::Tensor> norms;       // gains that smoothing changed, by tensor name
+  std::map<std::string, torch::Tensor> norms;       // gains that took scales, by tensor name
   Json smoothing = Json::array();                   // smooth_layer()'s report
 };
 
 /// Runs `hidden` (the unquantised stream before the layer; may be empty where no stage looks at it) through
 /// `layer` and merges the transforms of `recipe` into its linears, as the policies of `plan` name them:
-/// smoothing, channel order, values, keys, then the inputs of q, k, v, of gate, up, of o and of down. Experts
-/// share the transforms of their inputs; their inner channels are dealt into offset groups one by one.
+/// smoothing, channel order, values, keys, then the inputs of q, k, v, of gate, up, of o and of down;
+/// balanced diagonals go into what produces the input, those of values and inner channels first, so that the
+/// rows of v and up are scaled before they are weighed. Experts share the transforms of their inputs; their
+/// inner channels are dealt into offset groups one by one.
 TransformedLayer transform_layer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
                                  const QuantizationConfig& plan, const std::vector<torch::Tensor>& hidden,
                                  const SampleWork& work, ThreadPool& pool);

@@ -51,6 +51,23 @@ TEST(Knapsack, IsOptimalForEqualCosts) {
   EXPECT_NEAR(total, std::accumulate(gains.begin(), gains.begin() + 10, 0.0), 1e-12);
 }
 
+// A step is worth nothing without the one before it.
+TEST(Knapsack, ClimbsAChainStepByStep) {
+  const std::vector<PlanItem> items = {{4, 2}, {3, 3, 0}, {1, 2, 1}, {2, 4}};
+  EXPECT_EQ(choose_items(items, 1), (std::vector<size_t>{}));
+  EXPECT_EQ(choose_items(items, 5), (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(choose_items(items, 7), (std::vector<size_t>{0, 1, 2}));
+  // The second step no longer fits, so that the third is none.
+  EXPECT_EQ(choose_items(items, 4), (std::vector<size_t>{0}));
+}
+
+TEST(TransformPrice, CountsBytesAndOperations) {
+  EXPECT_EQ(transform_price({}, 576), 0);
+  EXPECT_EQ(transform_price({"block", 64, 0, "t"}, 576), 16.0 * 64 * 576);
+  EXPECT_EQ(transform_price({"grouped-offset-hadamard", 128, 1, ""}, 1536), 2.0 * 7 * 1536);
+  EXPECT_EQ(transform_price({"hadamard", 352, 1, ""}, 352), 2.0 * (3 + 44) * 352);  // 352 = 44 * 2^3
+}
+
 constexpr double kErrorShare = 0.1;  // small enough that the loss is quadratic in it
 
 // The 16-bit model with 4-bit inputs at one site, or with a share of the errors that 4-bit weights make
@@ -150,7 +167,8 @@ TEST_F(Planned, SensitivitiesPredictTheLoss) {
       const auto source = open_weight_source(models_ / model);
       plan = plan_quantization(source->config(), recipe).config;
       ThreadPool pool(2);
-      measured = measure_sensitivities(*source, recipe, plan, texts, SampleWork(pool, {}), pool);
+      const std::vector<PlanVariant> variants = {{recipe, plan}};
+      measured = measure_sensitivities(*source, variants, texts, SampleWork(pool, {}), pool)[0];
       const int64_t experts = source->config().moe.experts;
       first = experts > 0 ? 2 : 0;  // the last layer comes first
       end = experts > 0 ? static_cast<size_t>(2 + 2 * experts) : measured.sites.size();
@@ -235,6 +253,60 @@ TEST_F(Planned, BuysInputsSiteBySite) {
   EXPECT_EQ(all["plan"]["bought"]["linears_with_8_bit_inputs"], 21);
 }
 
+// With nothing to spend every site takes the better of what is free, with enough the best of all; what is
+// chosen is what the artifact holds.
+TEST_F(Planned, ChoosesTheTransformOfEverySite) {
+  const auto chosen = [&](const char* limit, const char* model) {
+    Json report = run(model, "quatrain",
+                      {std::string("plan.max_slowdown=") + limit, "plan.transforms=true", "residual.block=16",
+                       "transform.inputs_block=32", "transform.down_block=32"});
+    const ArtifactReader reader(directory_ / "out");
+    const std::map<std::string, std::string> linear = {
+        {"qkv", "self_attn.k_proj"}, {"gate_up", "mlp.up_proj"}, {"down", "mlp.down_proj"}};
+    double lost = 0;
+    for (const Json& site : report["plan"]["sites"]) {
+      const auto kind = site["transform"].get<std::string>();
+      const std::string name = fmt::format("model.layers.{}.{}", site["layer"].get<int>(),
+                                           linear.at(site["site"].get<std::string>()));
+      const std::string online = reader.quantization().linear(name).input_transform.kind;
+      if (kind == "none" || kind == "balanced-diagonal") EXPECT_EQ(online, "none") << name;
+      if (kind == "balanced-diagonal-hadamard") EXPECT_NE(online.find("hadamard"), std::string::npos) << name;
+      if (kind == "balanced-block") EXPECT_EQ(online, "block") << name;
+      lost += site["members"]["none"]["loss"].get<double>() - site["members"][kind]["loss"].get<double>();
+      for (const auto& [member, of] : site["members"].items())
+        EXPECT_GT(of["loss"].get<double>(), of["loss_with_8_bit_inputs"].get<double>()) << name << member;
+    }
+    const Json& bought = report["plan"]["bought"];
+    EXPECT_NEAR(lost, bought["gain_of_transforms"].get<double>(), 1e-9 * std::abs(lost) + 1e-12);
+    EXPECT_LE(bought["slowdown"].get<double>(), std::stod(limit) + 1e-9);
+    return report["plan"];
+  };
+  for (const char* model : {"llama-gqa", "qwen2-bias"}) {
+    const Json none = chosen("1", model);
+    EXPECT_EQ(none["bought"]["slowdown_of_transforms"], 0);
+    EXPECT_EQ(none["bought"]["residual_blocks"], 0);
+    const Json all = chosen("4", model);
+    for (size_t i = 0; i < all["sites"].size(); ++i) {
+      const Json& members = all["sites"][i]["members"];
+      const auto loss = [&](const char* kind) {
+        return members[kind]["loss_with_8_bit_inputs"].get<double>();
+      };
+      const double least = std::min({loss("none"), loss("balanced-diagonal"),
+                                     loss("balanced-diagonal-hadamard"), loss("balanced-block")});
+      EXPECT_EQ(loss(all["sites"][i]["transform"].get<std::string>().c_str()), least) << i;
+      EXPECT_EQ(members["balanced-diagonal"]["slowdown"], 0);
+      EXPECT_GT(members["balanced-block"]["slowdown"].get<double>(), 0);
+      const auto free = [&](const char* kind) {
+        return none["sites"][i]["members"][kind]["loss"].get<double>();
+      };
+      EXPECT_EQ(none["sites"][i]["transform"],
+                free("balanced-diagonal") < free("none") ? "balanced-diagonal" : "none");
+    }
+    EXPECT_GT(all["bought"]["gain_of_transforms"].get<double>(),
+              none["bought"]["gain_of_transforms"].get<double>());
+  }
+}
+
 TEST_F(Planned, SameFilesFromAnyNumberOfThreads) {
   const auto bytes = [&](const fs::path& path) {
     std::string all;
@@ -280,6 +352,18 @@ TEST_F(Planned, RefusesByName) {
   EXPECT_NE(text("quatrain-a8", {"plan.max_slowdown=1.2"}).find("activations.bits"), std::string::npos);
   EXPECT_NE(text("mosaicquant-channel", {"plan.budget_bits=5"}).find("residual.unit"), std::string::npos);
   EXPECT_EQ(text("quatrain-a8", {"plan.budget_bits=5"}), "accepted");
+  for (const std::vector<std::string>& fields :
+       {std::vector<std::string>{"plan.budget_bits=5", "plan.transforms=true"},
+        {"plan.max_slowdown=1.2", "plan.transforms=true", "transform.down=hadamard"},
+        {"plan.max_slowdown=1.2", "plan.transforms=true", "transform.inputs=smooth"}})
+    EXPECT_NE(text("quatrain", fields).find("plan.transforms"), std::string::npos) << fields.back();
+  EXPECT_EQ(text("quatrain", {"plan.max_slowdown=1.2", "plan.transforms=true"}), "accepted");
+  try {
+    run("mixtral", "quatrain", {"plan.max_slowdown=1.2", "plan.transforms=true"});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("mixture of experts"), std::string::npos) << error.what();
+  }
   try {
     run("llama-gqa", "rtn-g64", {"weights.group=16", "plan.budget_bits=4.5"});
     ADD_FAILURE();

@@ -6,7 +6,9 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -22,7 +24,7 @@ namespace quatrain {
 namespace {
 
 constexpr const char* kChild = "QUATRAIN_RESUME_TEST_OUTPUT";
-constexpr const char* kChildField = "QUATRAIN_RESUME_TEST_FIELD";  // one field of the recipe
+constexpr const char* kChildFields = "QUATRAIN_RESUME_TEST_FIELDS";  // of the recipe, spaces between
 
 std::vector<std::vector<int32_t>> samples(uint64_t seed) {
   SplitMix64 random(seed);
@@ -54,8 +56,9 @@ std::map<std::string, std::string> hashes(const fs::path& directory) {
 TEST(ResumeChild, Run) {
   const char* output = std::getenv(kChild);
   if (output == nullptr) GTEST_SKIP();
-  const char* field = std::getenv(kChildField);
-  run(output, true, 2, 9, field == nullptr ? std::vector<std::string>() : std::vector<std::string>{field});
+  const char* fields = std::getenv(kChildFields);
+  std::istringstream text(fields == nullptr ? "" : fields);
+  run(output, true, 2, 9, {std::istream_iterator<std::string>(text), {}});
 }
 
 class Resume : public testing::Test {
@@ -76,16 +79,16 @@ class Resume : public testing::Test {
   }
 
   // Starts a run and kills it `pause` after the journal holds `layers` layers. False when it ended before.
-  bool killed(int64_t layers, std::chrono::microseconds pause, const char* field = nullptr) {
+  bool killed(int64_t layers, std::chrono::microseconds pause, const char* fields = nullptr) {
     ::setenv(kChild, (directory_ / "out").c_str(), 1);
-    if (field != nullptr) ::setenv(kChildField, field, 1);
+    if (fields != nullptr) ::setenv(kChildFields, fields, 1);
     std::string program = fs::read_symlink("/proc/self/exe").string(),
                 filter = "--gtest_filter=ResumeChild.Run";
     char* arguments[] = {program.data(), filter.data(), nullptr};
     pid_t child = 0;
     EXPECT_EQ(::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ), 0);
     ::unsetenv(kChild);
-    ::unsetenv(kChildField);
+    ::unsetenv(kChildFields);
     int status = 0;
     while (!finished(layers)) {
       if (::waitpid(child, &status, WNOHANG) == child) return false;
@@ -125,6 +128,16 @@ TEST_F(Resume, GoesOnWithItsPlan) {
   EXPECT_THROW(run(directory_ / "out", true, 2, 9, {"plan.max_slowdown=1.2"}), Error);
   const Json report = run(directory_ / "out", true, 1, 9, {plan});
   EXPECT_GT(report["plan"]["bought"]["residual_blocks"].get<size_t>(), 0u);
+  EXPECT_EQ(hashes(directory_ / "out"), hashes(directory_ / "whole"));
+}
+
+// So are the transforms that it chose, layer by layer.
+TEST_F(Resume, GoesOnWithThePlansTransforms) {
+  const std::vector<std::string> fields = {"plan.max_slowdown=1.3", "plan.transforms=true"};
+  run(directory_ / "whole", false, 2, 9, fields);
+  ASSERT_TRUE(killed(1, std::chrono::microseconds(0), "plan.max_slowdown=1.3 plan.transforms=true"));
+  const Json report = run(directory_ / "out", true, 1, 9, fields);
+  EXPECT_EQ(report["plan"]["sites"].size(), 9u);
   EXPECT_EQ(hashes(directory_ / "out"), hashes(directory_ / "whole"));
 }
 

@@ -88,17 +88,17 @@ Trace run_traced(const DecoderLayer& layer, const std::vector<SiteLinears>& site
 
 class SensitivityPass {
  public:
-  SensitivityPass(const WeightSource& source, const Recipe& recipe, const QuantizationConfig& plan,
+  SensitivityPass(const WeightSource& source, std::span<const PlanVariant> variants,
                   const std::vector<std::vector<int32_t>>& samples, const SampleWork& work, ThreadPool& pool)
       : source_(source),
         config_(source.config()),
-        recipe_(recipe),
-        plan_(plan),
+        variants_(variants),
         samples_(samples),
         work_(work),
-        pool_(pool) {}
+        pool_(pool),
+        results_(variants.size()) {}
 
-  Sensitivities run() {
+  std::vector<Sensitivities> run() {
     Progress progress("layers of the plan", 2 * config_.layers);
     run_forward(progress);
     run_head();
@@ -106,7 +106,7 @@ class SensitivityPass {
       run_layer(index);
       progress.update(2 * config_.layers - index);
     }
-    return std::move(result_);
+    return std::move(results_);
   }
 
  private:
@@ -146,7 +146,7 @@ class SensitivityPass {
     }
     gradients_.resize(samples_.size());
     work_.each(samples_.size(), [&](size_t s, const InOrder&) {
-      SplitMix64 random(transform_seed(recipe_, static_cast<int64_t>(s), "labels"));
+      SplitMix64 random(transform_seed(variants_[0].recipe, static_cast<int64_t>(s), "labels"));
       const Recording recording;
       const torch::Tensor x = state(s, config_.layers).clone().requires_grad_(true);
       const torch::Tensor input = rms_norm(x, norm, config_);
@@ -176,12 +176,21 @@ class SensitivityPass {
   void run_layer(int64_t index) {
     std::vector<torch::Tensor> before;
     for (size_t s = 0; s < samples_.size(); ++s) before.push_back(state(s, index).contiguous());
-    TransformedLayer transformed =
-        transform_layer(DecoderLayer(source_, index), config_, recipe_, plan_, before, work_, pool_);
+    const std::vector<torch::Tensor> behind = gradients_;
+    for (size_t variant = 0; variant < variants_.size(); ++variant)
+      run_variant(index, before, behind, variants_[variant], results_[variant]);
+  }
+
+  // Gradients behind the layer give those at its inputs; every variant gives the same ones before it.
+  void run_variant(int64_t index, const std::vector<torch::Tensor>& before,
+                   const std::vector<torch::Tensor>& behind, const PlanVariant& variant,
+                   Sensitivities& result) {
+    TransformedLayer transformed = transform_layer(DecoderLayer(source_, index), config_, variant.recipe,
+                                                   variant.config, before, work_, pool_);
     DecoderLayer& layer = transformed.layer;
     recordable(layer);
     const std::vector<SiteLinears> sites = sites_of(layer);
-    std::vector<double> inputs8(sites.size());
+    std::vector<InputCost> inputs(sites.size());
     std::map<std::string, torch::Tensor> information;  // by linear: sum of g_o^2 x_j^2
     work_.each(samples_.size(), [&](size_t s, const InOrder& in_order) {
       const Recording recording;
@@ -192,22 +201,25 @@ class SensitivityPass {
         watched.push_back(site.input);
         watched.insert(watched.end(), site.outputs.begin(), site.outputs.end());
       }
-      const auto gradients = torch::autograd::grad({trace.out}, watched, {gradients_[s]});
+      const auto gradients = torch::autograd::grad({trace.out}, watched, {behind[s]});
       const torch::NoGradGuard no_gradients;
       gradients_[s] = gradients[0];
       auto next = gradients.begin() + 1;
-      std::vector<double> part(sites.size());
+      std::vector<InputCost> part(sites.size());
       std::map<std::string, torch::Tensor> own;
       for (const TracedSite& site : trace.sites) {
         const torch::Tensor input = site.input.detach();
         const ReferenceLinear& first = *sites[site.site].linears[0];
-        part[site.site] = input_gain(first, input, *next++);
+        part[site.site] = input_cost(first.name, variant, input, *next++);
         const torch::Tensor squares = input.square();
         for (const ReferenceLinear* linear : sites[site.site].linears)
           own[linear->name] = (*next++).square().t().matmul(squares);
       }
       in_order([&] {
-        for (size_t site = 0; site < sites.size(); ++site) inputs8[site] += part[site];
+        for (size_t site = 0; site < sites.size(); ++site) {
+          inputs[site].own += part[site].own;
+          inputs[site].less8 += part[site].less8;
+        }
         for (const auto& [name, value] : own) {
           torch::Tensor& sum = information[name];
           sum = sum.defined() ? sum + value : value;
@@ -216,56 +228,71 @@ class SensitivityPass {
     });
     const double unit = 0.5 / static_cast<double>(tokens_);
     for (size_t site = 0; site < sites.size(); ++site) {
-      SensitiveSite& entry = result_.sites.emplace_back();
-      entry.inputs8 = unit * inputs8[site];
+      SensitiveSite& entry = result.sites.emplace_back();
+      entry.site = sites[site].site;
+      entry.layer = index;
+      entry.inputs8 = unit * inputs[site].less8;
+      entry.noise = unit * inputs[site].own;
       for (const ReferenceLinear* linear : sites[site].linears) {
         entry.linears.push_back(linear->name);
-        result_.blocks[linear->name] = block_gains(*linear, information[linear->name], unit);
+        result.blocks[linear->name] =
+            block_gains(*linear, variant, information[linear->name], unit, entry.noise);
       }
     }
   }
 
-  double input_gain(const ReferenceLinear& linear, const torch::Tensor& input,
-                    const torch::Tensor& gradient) const {
-    ActivationPolicy policy = plan_.linear(linear.name).activation;
-    if (policy.bits != 4) return 0;
-    const torch::Tensor error4 = fake_quantize(input, policy, linear.name) - input;
+  // Sums over tokens of g^2 e^2: of the inputs' own bits, and what 8 bits take from 4.
+  struct InputCost {
+    double own = 0, less8 = 0;
+  };
+
+  static InputCost input_cost(const std::string& linear, const PlanVariant& variant,
+                              const torch::Tensor& input, const torch::Tensor& gradient) {
+    ActivationPolicy policy = variant.config.linear(linear).activation;
+    const auto cost = [&] {
+      const torch::Tensor error = fake_quantize(input, policy, linear) - input;
+      return (error.square() * gradient.square()).sum(torch::kDouble).item<double>();
+    };
+    const double own = cost();
+    if (policy.bits != 4) return {own, 0};
     policy.bits = 8;
-    const torch::Tensor error8 = fake_quantize(input, policy, linear.name) - input;
-    return ((error4.square() - error8.square()) * gradient.square()).sum(torch::kDouble).item<double>();
+    return {own, own - cost()};
   }
 
-  std::vector<double> block_gains(const ReferenceLinear& linear, const torch::Tensor& information,
-                                  double unit) const {
-    const LinearPolicy& policy = plan_.linear(linear.name);
+  // What each residual block gives back; adds what all errors of the 4-bit weights cost to `noise`.
+  std::vector<double> block_gains(const ReferenceLinear& linear, const PlanVariant& variant,
+                                  const torch::Tensor& information, double unit, double& noise) const {
+    const LinearPolicy& policy = variant.config.linear(linear.name);
     const int64_t block = policy.residual_block;
     if (!information.defined())  // an expert that no token reached
       return std::vector<double>(
           static_cast<size_t>((linear.weight.size(0) + kResidualRows - 1) / kResidualRows *
                               ((linear.weight.size(1) + block - 1) / block)));
-    return block_scores("delta-hessian", linear.weight, nearest_steps(linear, recipe_, policy, pool_),
-                        information.to(torch::kDouble) * unit, block);
+    const torch::Tensor steps = nearest_steps(linear, variant.recipe, policy, pool_),
+                        scaled = information.to(torch::kDouble) * unit;
+    for (const double cost : block_scores("hessian-diagonal", linear.weight, steps, scaled, block))
+      noise += cost;
+    return block_scores("delta-hessian", linear.weight, steps, scaled, block);
   }
 
   const WeightSource& source_;
   const ModelConfig& config_;
-  const Recipe& recipe_;
-  const QuantizationConfig& plan_;
+  std::span<const PlanVariant> variants_;
   const std::vector<std::vector<int32_t>>& samples_;
   const SampleWork& work_;
   ThreadPool& pool_;
   int64_t tokens_ = 0;
   std::vector<torch::Tensor> states_, gradients_;  // by sample; the latter at the layer reached so far
-  Sensitivities result_;
+  std::vector<Sensitivities> results_;             // by variant
 };
 
 }  // namespace
 
-Sensitivities measure_sensitivities(const WeightSource& source, const Recipe& recipe,
-                                    const QuantizationConfig& plan,
-                                    const std::vector<std::vector<int32_t>>& samples, const SampleWork& work,
-                                    ThreadPool& pool) {
-  return SensitivityPass(source, recipe, plan, samples, work, pool).run();
+std::vector<Sensitivities> measure_sensitivities(const WeightSource& source,
+                                                 std::span<const PlanVariant> variants,
+                                                 const std::vector<std::vector<int32_t>>& samples,
+                                                 const SampleWork& work, ThreadPool& pool) {
+  return SensitivityPass(source, variants, samples, work, pool).run();
 }
 
 }  // namespace quatrain

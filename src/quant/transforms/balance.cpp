@@ -26,12 +26,16 @@ torch::Tensor power(const torch::Tensor& s, double exponent) {
   return (vectors * values.pow(exponent).unsqueeze(-2)).matmul(vectors.transpose(-1, -2));
 }
 
+// What is added to a diagonal [..., n]. A block that nothing reaches stays invertible.
+torch::Tensor damping_of(const torch::Tensor& diagonal, double damping) {
+  const torch::Tensor mean = diagonal.mean(-1, true);
+  return torch::where(mean > 0, mean * damping, torch::ones_like(mean));
+}
+
 torch::Tensor damped(const torch::Tensor& s, double damping) {
   torch::Tensor result = s.to(torch::kDouble).clone();
   torch::Tensor diagonal = result.diagonal(0, -2, -1);
-  const torch::Tensor mean = diagonal.mean(-1, true);
-  // A block that nothing reaches stays invertible.
-  diagonal.add_(torch::where(mean > 0, mean * damping, torch::ones_like(mean)));
+  diagonal.add_(damping_of(diagonal, damping));
   return result;
 }
 
@@ -63,6 +67,10 @@ torch::Tensor offset_rotation(int64_t n, uint64_t seed, bool hadamard) {
 torch::Tensor geometric_mean(const torch::Tensor& s, const torch::Tensor& g) {
   const torch::Tensor root = power(s, 0.5), inverse = power(s, -0.5);
   return inverse.matmul(power(root.matmul(g).matmul(root), 0.5)).matmul(inverse);
+}
+
+torch::Tensor balancing_scale(const torch::Tensor& s, const torch::Tensor& g, double damping) {
+  return ((s + damping_of(s, damping)) / (g + damping_of(g, damping))).pow(0.25);
 }
 
 torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double damping, uint64_t seed) {

@@ -16,6 +16,7 @@ void add_to(torch::Tensor& sum, const torch::Tensor& part) {
 }  // namespace
 
 void LayerInputs::add(Site site, const torch::Tensor& x) {
+  if (x.size(0) == 0) return;  // an expert that no token of the sample reaches
   SiteInput& input = at(site);
   const torch::Tensor largest = x.abs().amax(0);
   input.largest = input.largest.defined() ? torch::maximum(input.largest, largest) : largest;
@@ -58,6 +59,10 @@ void LayerInputs::permute(Site site, const torch::Tensor& order) {
     if (vector->defined()) *vector = vector->index_select(0, order);
   if (input.moments.defined()) input.moments = input.moments.index_select(0, order).index_select(1, order);
   for (torch::Tensor& x : input.rows) x = x.index_select(1, order);
+}
+
+torch::Tensor LayerInputs::mean_squares(Site site) const {
+  return 0.5 * sensitivity(site);
 }
 
 torch::Tensor LayerInputs::sensitivity(Site site) const {

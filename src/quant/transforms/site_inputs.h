@@ -39,6 +39,8 @@ class LayerInputs {
   /// Channels in `order`, int64 [in].
   void permute(Site site, const torch::Tensor& order);
 
+  /// Mean over tokens of x^2, FP64 [in].
+  torch::Tensor mean_squares(Site site) const;
   /// h = (2 / N) sum over tokens of x^2, FP64 [in]: the diagonal of MosaicQuant's Hessian.
   torch::Tensor sensitivity(Site site) const;
 
