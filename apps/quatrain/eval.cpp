@@ -123,6 +123,8 @@ void evaluate(EvalOptions options) {
     options.task_options.data = task_data_directory(options.data);
   }
   options.common.apply_to(options.native);
+  for (const std::string& model : options.models)  // before hours are spent on the others
+    require(fs::exists(model), "{}: no such model", model);
   Corpus corpus;
   if (!protocols.empty()) corpus = load_corpus(options.text);
   Results results;

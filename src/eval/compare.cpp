@@ -133,8 +133,6 @@ class Comparer {
     for (const std::string& name : options.tasks) tasks_.push_back(find_task(name));
     const auto checkpoint = open_checkpoint(options.model);
     fingerprint_ = checkpoint->fingerprint();
-    fs::create_directories(output / "artifacts");
-    fs::create_directories(output / "rows");
     measured_ = {{"program", options.program}, {"windows", options.windows}};
     if (options.device != "cpu") measured_["device"] = options.device;
     for (const Corpus& corpus : corpora_) measured_["texts"].push_back({corpus.name, corpus.sha256});
@@ -153,6 +151,8 @@ class Comparer {
     comparison.model = options_.model.filename().empty() ? options_.model.parent_path().filename().string()
                                                          : options_.model.filename().string();
     const std::vector<Subject> subjects = find_subjects();
+    fs::create_directories(output_ / "artifacts");
+    fs::create_directories(output_ / "rows");
     for (const Subject& subject : subjects) add_row(subject, comparison);
     if (options_.jump_ratio && kHaveQuantizer) add_curves(comparison);
     add_settings(comparison);

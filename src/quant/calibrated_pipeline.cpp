@@ -68,6 +68,7 @@ class CalibratedQuantizer {
     const std::string where = checkpoint_->path().string();
     check_experts(original, where);
     check_sandwich(original, where);
+    asked_.layers_with_8_bits(original.layers);  // fails where the recipe names a layer that is not there
     if (asked_.calibrated()) read_samples();
     check_memory(original);
     ArtifactWriter writer(output_);

@@ -10,8 +10,8 @@
 namespace quatrain {
 
 /// The report of `output` where it is already the artifact of this model and recipe: nothing is left to do
-/// for a run that resumes. What a kill left beside it (journal, unrefined artifact) is removed. One whose
-/// shards are missing or truncated is an error.
+/// for a run that resumes. What a kill left beside it (journal, unrefined artifact) is removed. Errors: it is
+/// the artifact of another model or recipe, or its shards or its tokenizer are missing or truncated.
 std::optional<Json> finished_before(const fs::path& output, const Checkpoint& original, const Recipe& recipe);
 
 }  // namespace quatrain

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/first_difference.h"
 
 namespace quatrain {
 namespace {
@@ -26,18 +27,6 @@ void release(std::span<const std::byte> bytes) {
 
 std::string short_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-// The first line in which two texts differ.
-std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
-  size_t i = 0;
-  while (i < a.size() && i < b.size() && a[i] == b[i]) ++i;
-  const size_t line = i == 0 ? std::string::npos : a.rfind('\n', i - 1);
-  const size_t begin = line == std::string::npos ? 0 : line + 1;
-  const auto from = [&](const std::string& text) {
-    return text.substr(begin, text.find('\n', begin) - begin);
-  };
-  return {from(a), from(b)};
 }
 
 void require_same_run(const fs::path& directory, const Json& theirs, const Json& ours) {

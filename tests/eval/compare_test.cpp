@@ -78,6 +78,12 @@ TEST_F(Compare, TasksAreFiguresOfTheirOwn) {
 }
 
 #ifdef QUATRAIN_HAVE_TORCH
+TEST_F(Compare, ARefusalLeavesNoFolder) {
+  options_.recipes = {"no-such-recipe"};
+  EXPECT_THROW(compare(options_, folder_ / "refused"), Error);
+  EXPECT_FALSE(fs::exists(folder_ / "refused"));
+}
+
 TEST_F(Compare, RecipesAreQuantisedOnce) {
   options_.recipes = {"rtn", "w8a8"};
   const Comparison first = run();
