@@ -25,8 +25,8 @@ struct EngineOptions {
   int64_t kv_sink = 0, kv_recent = 0;
   std::string device = "cpu";  // cuda or cuda:N too, where the program was built for it
   uint64_t gpu_memory = 0;     // bytes of GPU memory for weights, buffers and KV cache; 0: what is free
-  // On GPUs too, a sequence's results depend neither on what shares its passes nor on how its tokens are split
-  // into them, bit for bit; slower. The CPU's never do.
+  // On GPUs too, a sequence's results depend neither on what shares its passes nor on how its tokens are
+  // split into them, bit for bit; slower. The CPU's never do.
   bool batch_invariant = false;
 };
 
@@ -36,6 +36,9 @@ struct BatchItem {
   int64_t sequence = 0;
   std::span<const int32_t> tokens;
   Logits logits = Logits::Last;
+  // With Logits::All, one a token, in place of its logits: the sink gets one value, the natural logarithm of
+  // the probability of targets[i] behind tokens[i].
+  std::span<const int32_t> targets = {};
 };
 
 /// What one token costs, whatever the machine (of the experts, those that run).
@@ -46,8 +49,8 @@ struct EngineCosts {
   int64_t head_multiplies = 0;
 };
 
-/// Receives the logits of one token: item and token are positions in the batch and in its tokens. Called in
-/// order, from the calling thread; the span is valid during the call.
+/// Receives the logits of one token (or its target's log-probability): item and token are positions in the
+/// batch and in its tokens. Called in order, from the calling thread; the span is valid during the call.
 using LogitsSink = std::function<void(int64_t item, int64_t token, std::span<const float> logits)>;
 
 class Engine {
@@ -83,9 +86,9 @@ class Engine {
   /// KV pages that all sequences together may use: the limit, or what memory has room for now.
   virtual int64_t pages_in_all() const = 0;
 
-  /// Appends every item's tokens to its sequence and computes the logits that are asked for. On the CPU, and on
-  /// GPUs with batch_invariant, a sequence's results do not depend on the other items nor on how its tokens were
-  /// split into calls.
+  /// Appends every item's tokens to its sequence and computes the logits that are asked for. On the CPU, and
+  /// on GPUs with batch_invariant, a sequence's results do not depend on the other items nor on how its
+  /// tokens were split into calls.
   virtual void forward(std::span<const BatchItem> batch, const LogitsSink& sink) = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "engine/sampler.h"
 
 namespace quatrain {
 namespace {
@@ -61,8 +62,12 @@ void PagedEngine::check(std::span<const BatchItem> batch) const {
     require(length + std::ssize(item.tokens) <= context_,
             "sequence {}: {} tokens and {} more exceed the context of {}", item.sequence, length,
             item.tokens.size(), context_);
-    for (const int32_t token : item.tokens)
-      require(token >= 0 && token < vocabulary, "token {} is not in the vocabulary of {}", token, vocabulary);
+    require(item.targets.empty() ||
+                (item.targets.size() == item.tokens.size() && item.logits == BatchItem::Logits::All),
+            "sequence {}: {} targets for {} tokens", item.sequence, item.targets.size(), item.tokens.size());
+    for (const std::span<const int32_t> ids : {item.tokens, item.targets})
+      for (const int32_t id : ids)
+        require(id >= 0 && id < vocabulary, "token {} is not in the vocabulary of {}", id, vocabulary);
   }
 }
 
@@ -94,33 +99,64 @@ void PagedEngine::run_passes(std::span<const BatchItem> batch, const std::vector
   }
 }
 
+size_t PagedEngine::rows_of_logits() const {
+  return std::max<size_t>(8, kLogitBytes / (4 * static_cast<size_t>(config().vocabulary)));
+}
+
+void PagedEngine::log_probabilities(std::span<const int64_t> rows, std::span<const int32_t> targets,
+                                    float* out) {
+  const auto vocabulary = static_cast<size_t>(config().vocabulary);
+  for (size_t first = 0; first < rows.size(); first += rows_of_logits()) {
+    const size_t count = std::min(rows_of_logits(), rows.size() - first);
+    logits_.resize(count * vocabulary);
+    logits(rows.subspan(first, count), logits_.data());
+    for (size_t i = 0; i < count; ++i)
+      out[first + i] = static_cast<float>(
+          log_probability({logits_.data() + i * vocabulary, vocabulary}, targets[first + i]));
+  }
+}
+
 void PagedEngine::emit(std::span<const BatchItem> batch, std::span<const Slice> slices,
                        std::span<const Origin> origins, const LogitsSink& sink) {
   struct Wanted {
     int64_t item, token;
+    bool scored;
   };
   std::vector<Wanted> wanted;
   std::vector<int64_t> rows;
+  std::vector<int32_t> targets;  // 0 for a row whose logits are wanted
   int64_t row = 0;
   for (size_t s = 0; s < slices.size(); ++s) {
     const BatchItem& item = batch[origins[s].item];
+    const bool scored = !item.targets.empty();
     for (int64_t t = 0; t < std::ssize(slices[s].tokens); ++t, ++row) {
       const int64_t token = origins[s].first + t;
       const bool last = token + 1 == std::ssize(item.tokens);
       if (item.logits == BatchItem::Logits::All || (item.logits == BatchItem::Logits::Last && last)) {
         rows.push_back(row);
-        wanted.push_back({static_cast<int64_t>(origins[s].item), token});
+        wanted.push_back({static_cast<int64_t>(origins[s].item), token, scored});
+        targets.push_back(scored ? item.targets[static_cast<size_t>(token)] : 0);
       }
     }
   }
   const auto vocabulary = static_cast<size_t>(config().vocabulary);
-  const size_t most = std::max<size_t>(8, kLogitBytes / (4 * vocabulary));
-  for (size_t first = 0; first < rows.size(); first += most) {
-    const size_t count = std::min(most, rows.size() - first);
-    logits_.resize(count * vocabulary);
-    logits(std::span(rows).subspan(first, count), logits_.data());
-    for (size_t i = 0; i < count; ++i)
-      sink(wanted[first + i].item, wanted[first + i].token, {logits_.data() + i * vocabulary, vocabulary});
+  for (size_t first = 0, count = 0; first < rows.size(); first += count) {
+    const auto other = std::find_if(wanted.begin() + static_cast<int64_t>(first), wanted.end(),
+                                    [&](const Wanted& w) { return w.scored != wanted[first].scored; });
+    count = static_cast<size_t>(other - wanted.begin()) - first;
+    if (wanted[first].scored) {
+      scores_.resize(count);
+      log_probabilities(std::span(rows).subspan(first, count), std::span(targets).subspan(first, count),
+                        scores_.data());
+      for (size_t i = 0; i < count; ++i)
+        sink(wanted[first + i].item, wanted[first + i].token, {&scores_[i], 1});
+    } else {
+      count = std::min(count, rows_of_logits());
+      logits_.resize(count * vocabulary);
+      logits(std::span(rows).subspan(first, count), logits_.data());
+      for (size_t i = 0; i < count; ++i)
+        sink(wanted[first + i].item, wanted[first + i].token, {logits_.data() + i * vocabulary, vocabulary});
+    }
   }
 }
 

@@ -35,6 +35,8 @@ class PagedEngine : public Engine {
   virtual void run_pass(std::span<const Slice> slices) = 0;
   /// The logits [rows.size(), vocabulary] of rows of the last pass (tokens of its slices, counted through).
   virtual void logits(std::span<const int64_t> rows, float* out) = 0;
+  /// Log-probabilities [rows.size()] of a target behind each of these rows.
+  virtual void log_probabilities(std::span<const int64_t> rows, std::span<const int32_t> targets, float* out);
   /// After the last pass of a batch: what is found to be wrong only now is an Error.
   virtual void finish() {}
 
@@ -45,12 +47,14 @@ class PagedEngine : public Engine {
   void check(std::span<const BatchItem> batch) const;
   void run_passes(std::span<const BatchItem> batch, const std::vector<KvSequence*>& sequences,
                   std::span<const int64_t> before, const LogitsSink& sink);
+  size_t rows_of_logits() const;
   void emit(std::span<const BatchItem> batch, std::span<const Slice> slices, std::span<const Origin> origins,
             const LogitsSink& sink);
 
   KvPool kv_;
   int64_t context_, chunk_;
   AlignedBuffer<float> logits_;
+  std::vector<float> scores_;
 };
 
 }  // namespace quatrain

@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/progress.h"
-#include "engine/sampler.h"
 #include "eval/wikitext.h"
 
 namespace quatrain {
@@ -173,22 +172,21 @@ PerplexityResult perplexity(Scorer& scorer, const Tokenizer& tokenizer, const Co
   double sum = 0, sum_squares = 0;
   Progress progress(result.protocol, static_cast<int64_t>(windows.size()));
   for (const ScoredWindow& window : windows) {
-    // the last id is only a target: nothing is scored after it
-    const std::span<const int32_t> inputs(window.ids.data(), window.ids.size() - 1);
-    scorer.score(inputs, window.first, [&](int64_t position, std::span<const float> logits) {
-      const int32_t target = window.ids[static_cast<size_t>(position) + 1];
-      require(target >= 0 && target < static_cast<int64_t>(logits.size()),
-              "token {} of the text is outside the model's vocabulary of {}", target, logits.size());
-      const double loss = -log_probability(logits, target);
+    for (const int32_t id : window.ids)
+      require(id >= 0 && id < scorer.config().vocabulary,
+              "token {} of the text is outside the model's vocabulary of {}", id, scorer.config().vocabulary);
+    const std::vector<float> scored = scorer.log_probabilities(window.ids, window.first);
+    for (size_t i = 0; i < scored.size(); ++i) {
+      const double loss = -double{scored[i]};
       require(std::isfinite(loss), "window {}, position {}: the loss is not finite", result.windows,
-              position);
+              window.first + static_cast<int64_t>(i));
       sum += loss;
       sum_squares += loss * loss;
       ++result.tokens;
-      result.targets.push_back(target);
+      result.targets.push_back(window.ids[static_cast<size_t>(window.first) + i + 1]);
       result.losses.push_back(static_cast<float>(loss));
-    });
-    result.tokens_run += static_cast<int64_t>(inputs.size());
+    }
+    result.tokens_run += std::ssize(window.ids) - 1;
     ++result.windows;
     progress.update(result.windows,
                     fmt::format("{:.4f} so far", std::exp(sum / static_cast<double>(result.tokens))));

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/sampler.h"
 #ifdef QUATRAIN_HAVE_TORCH
 #include "quant/reference.h"
 #endif
@@ -20,17 +21,31 @@ class NativeScorer : public Scorer {
   Engine* native() override { return engine_.get(); }
 
   void score(std::span<const int32_t> ids, int64_t first, const PositionSink& sink) override {
+    run(ids, first, {}, sink);
+  }
+
+  std::vector<float> log_probabilities(std::span<const int32_t> ids, int64_t first) override {
+    std::vector<float> values;
+    run(ids.first(ids.size() - 1), first, ids.subspan(static_cast<size_t>(first) + 1),
+        [&](int64_t, std::span<const float> value) { values.push_back(value.front()); });
+    return values;
+  }
+
+ private:
+  void run(std::span<const int32_t> ids, int64_t first, std::span<const int32_t> targets,
+           const PositionSink& sink) {
     const int64_t sequence = engine_->new_sequence();
-    const auto feed = [&](std::span<const int32_t> tokens, int64_t start, BatchItem::Logits logits) {
+    const auto feed = [&](std::span<const int32_t> tokens, int64_t start, BatchItem::Logits logits,
+                          std::span<const int32_t> wanted) {
       if (tokens.empty()) return;
-      const BatchItem item{sequence, tokens, logits};
+      const BatchItem item{sequence, tokens, logits, wanted};
       engine_->forward({&item, 1}, [&](int64_t, int64_t token, std::span<const float> values) {
         sink(start + token, values);
       });
     };
     try {
-      feed(ids.subspan(0, static_cast<size_t>(first)), 0, BatchItem::Logits::None);
-      feed(ids.subspan(static_cast<size_t>(first)), first, BatchItem::Logits::All);
+      feed(ids.first(static_cast<size_t>(first)), 0, BatchItem::Logits::None, {});
+      feed(ids.subspan(static_cast<size_t>(first)), first, BatchItem::Logits::All, targets);
     } catch (...) {
       engine_->free_sequence(sequence);
       throw;
@@ -38,7 +53,6 @@ class NativeScorer : public Scorer {
     engine_->free_sequence(sequence);
   }
 
- private:
   std::unique_ptr<Engine> engine_;
 };
 
@@ -64,6 +78,14 @@ class ReferenceScorer : public Scorer {
 #endif
 
 }  // namespace
+
+std::vector<float> Scorer::log_probabilities(std::span<const int32_t> ids, int64_t first) {
+  std::vector<float> values;
+  score(ids.first(ids.size() - 1), first, [&](int64_t position, std::span<const float> logits) {
+    values.push_back(static_cast<float>(log_probability(logits, ids[static_cast<size_t>(position) + 1])));
+  });
+  return values;
+}
 
 std::unique_ptr<Scorer> make_scorer(const fs::path& model, const ScorerOptions& options) {
   if (options.engine == "native") return std::make_unique<NativeScorer>(model, options.native);

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "engine/engine.h"
@@ -25,6 +26,9 @@ class Scorer {
   virtual const ModelConfig& config() const = 0;
   /// Runs one window from an empty context; `sink` sees positions [first, ids.size()).
   virtual void score(std::span<const int32_t> ids, int64_t first, const PositionSink& sink) = 0;
+  /// Runs one window from an empty context: the natural logarithm of the probability that ids[t + 1] has
+  /// behind ids[t], for t from `first` to ids.size() - 2.
+  virtual std::vector<float> log_probabilities(std::span<const int32_t> ids, int64_t first);
   /// The engine behind it, for work that windows do not express (tasks); null for the reference.
   virtual Engine* native() { return nullptr; }
 };

@@ -47,6 +47,28 @@ TEST(CudaEngine, AgreesWithTheCpuIn16Bits) {
   }
 }
 
+// The vocabulary is wider than a block of the kernel and no multiple of it.
+TEST(CudaEngine, GivesTargetsTheLogProbabilitiesOfTheLogits) {
+  ModelConfig config = small_config();
+  config.vocabulary = 1500;
+  const auto engine = make_cuda_engine(source_of(MemoryCheckpoint(config)), on_gpu());
+  const auto ids = random_ids(150, config.vocabulary, 2), targets = random_ids(150, config.vocabulary, 3);
+  const auto logits = all_logits(*engine, ids, 150);
+  const BatchItem item{engine->new_sequence(), ids, Logits::All, targets};
+  std::vector<float> found;
+  engine->forward({&item, 1},
+                  [&](int64_t, int64_t, std::span<const float> value) { found.push_back(value[0]); });
+  ASSERT_EQ(found.size(), ids.size());
+  for (size_t t = 0; t < found.size(); ++t) {
+    const std::span<const float> row(logits.data() + t * 1500, 1500);
+    double sum = 0;
+    for (const float logit : row) sum += std::exp(double{logit});
+    // expf is within 2 ulp, and so is a sum of few rounded partial sums: 1e-6 of a sum moves its logarithm by
+    // 1e-6.
+    EXPECT_NEAR(found[t], row[static_cast<size_t>(targets[t])] - std::log(sum), 1e-5) << t;
+  }
+}
+
 // Every head width that a fast attention takes, heads of 20 and 16 columns having gone through the other.
 ModelConfig wide_config(int64_t head_dim) {
   ModelConfig config = small_config();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -181,6 +182,40 @@ TEST(Engine, GivesTheLogitsThatAreAskedFor) {
   EXPECT_EQ(calls.front(), (std::pair<int64_t, int64_t>{1, 19}));
   for (int64_t t = 0; t < 20; ++t)
     EXPECT_EQ(calls[static_cast<size_t>(t + 1)], (std::pair<int64_t, int64_t>{2, t}));
+}
+
+TEST(Engine, GivesTargetsTheLogProbabilitiesOfTheLogits) {
+  const MemoryCheckpoint model(small_config());
+  const auto engine = engine_of(model, {.threads = 1, .prefill_chunk = 8});
+  const auto ids = random_ids(20, 97, 9), targets = random_ids(20, 97, 10);
+  const auto expected = all_logits(*engine, ids, 20);
+  const int64_t first = engine->new_sequence(), scored = engine->new_sequence(),
+                last = engine->new_sequence();
+  const std::vector<BatchItem> batch = {
+      {first, ids, Logits::All}, {scored, ids, Logits::All, targets}, {last, ids, Logits::Last}};
+  std::vector<std::pair<int64_t, int64_t>> calls;
+  engine->forward(batch, [&](int64_t item, int64_t token, std::span<const float> values) {
+    calls.emplace_back(item, token);
+    const std::span<const float> logits(expected.data() + token * 97, 97);
+    if (item != 1) {
+      EXPECT_TRUE(std::ranges::equal(values, logits));
+      return;
+    }
+    ASSERT_EQ(values.size(), 1u);
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(double{logit});
+    const auto t = static_cast<size_t>(token);
+    EXPECT_NEAR(values[0], logits[static_cast<size_t>(targets[t])] - std::log(sum), 1e-5);
+  });
+  ASSERT_EQ(calls.size(), 41u);
+  EXPECT_TRUE(std::ranges::is_sorted(calls));
+  const auto run = [&](std::span<const int32_t> wanted, Logits kind) {
+    const BatchItem item{engine->new_sequence(), ids, kind, wanted};
+    engine->forward({&item, 1}, [](int64_t, int64_t, std::span<const float>) {});
+  };
+  EXPECT_THROW(run(std::span(targets).first(19), Logits::All), Error);
+  EXPECT_THROW(run(targets, Logits::Last), Error);
+  EXPECT_THROW(run(std::vector<int32_t>(20, 97), Logits::All), Error);
 }
 
 TEST(Engine, TruncatedSequencesGoOnAsIfNothingHadFollowed) {

@@ -155,6 +155,10 @@ class CudaEngine : public PagedEngine, public GreedyEngine {
     parts_->pass->run(slices);
   }
   void logits(std::span<const int64_t> rows, float* out) override { parts_->pass->logits(rows, out); }
+  void log_probabilities(std::span<const int64_t> rows, std::span<const int32_t> targets,
+                         float* out) override {
+    parts_->pass->log_probabilities(rows, targets, out);
+  }
   void finish() override { parts_->pass->settle(); }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/expert_routing.h"
+#include "ops/cuda/log_probability.h"
 #include "ops/cuda/rotate_heads.h"
 
 namespace quatrain {
@@ -69,6 +70,8 @@ CudaForwardPass::CudaForwardPass(const CudaModel& model, CudaScratch& scratch, i
   const auto logit_rows = static_cast<size_t>(logit_rows_);
   head_in_ = ops::DeviceBuffer<float>(logit_rows * static_cast<size_t>(config_.hidden));
   logits_ = ops::DeviceBuffer<float>(logit_rows * static_cast<size_t>(config_.vocabulary));
+  scores_ = ops::DeviceBuffer<float>(logit_rows);
+  targets_ = ops::DeviceBuffer<int32_t>(logit_rows);
   inputs_ = ops::DeviceBuffer<int32_t>(static_cast<size_t>(max_rows_ * (3 + 4 + max_pages_)));
   indices_ = ops::DeviceBuffer<int32_t>(static_cast<size_t>(max_rows_));
   bad_ = ops::DeviceBuffer<unsigned long long>(static_cast<size_t>(config_.layers) * kSites + 1);
@@ -371,7 +374,8 @@ void CudaForwardPass::head(const float* hidden, int64_t rows, float* out) {
   model_.head.run(input, rows, out, config_.vocabulary, scratch_);
 }
 
-void CudaForwardPass::logits(std::span<const int64_t> rows, float* out) {
+void CudaForwardPass::run_head(std::span<const int64_t> rows,
+                               const std::function<void(int64_t, int64_t)>& take) {
   pending_ = true;
   for (int64_t first = 0; first < std::ssize(rows); first += logit_rows_) {
     const int64_t count = std::min(logit_rows_, std::ssize(rows) - first);
@@ -385,15 +389,36 @@ void CudaForwardPass::logits(std::span<const int64_t> rows, float* out) {
                     "copy of row numbers");
     ops::gather_rows(hidden_.data(), indices_.data(), count, config_.hidden, head_in_.data(), stream_);
     head(head_in_.data(), count, logits_.data());
-    ops::cuda_check(
-        cudaMemcpyAsync(out + first * config_.vocabulary, logits_.data(),
-                        static_cast<size_t>(count * config_.vocabulary) * 4, cudaMemcpyDeviceToHost, stream_),
-        "copy of logits");
+    take(first, count);
   }
   ops::cuda_check(cudaMemcpyAsync(pinned_bad_.as<unsigned long long>(), bad_.data(), bad_.bytes(),
                                   cudaMemcpyDeviceToHost, stream_),
                   "copy of the checks");
   settle();
+}
+
+void CudaForwardPass::logits(std::span<const int64_t> rows, float* out) {
+  run_head(rows, [&](int64_t first, int64_t count) {
+    ops::cuda_check(
+        cudaMemcpyAsync(out + first * config_.vocabulary, logits_.data(),
+                        static_cast<size_t>(count * config_.vocabulary) * 4, cudaMemcpyDeviceToHost, stream_),
+        "copy of logits");
+  });
+}
+
+void CudaForwardPass::log_probabilities(std::span<const int64_t> rows, std::span<const int32_t> targets,
+                                        float* out) {
+  run_head(rows, [&](int64_t first, int64_t count) {
+    // Copies from pageable memory have left it when the call returns.
+    ops::cuda_check(cudaMemcpyAsync(targets_.data(), targets.data() + first, static_cast<size_t>(count) * 4,
+                                    cudaMemcpyHostToDevice, stream_),
+                    "copy of targets");
+    ops::log_probability_rows(logits_.data(), count, config_.vocabulary, targets_.data(), scores_.data(),
+                              stream_);
+    ops::cuda_check(cudaMemcpyAsync(out + first, scores_.data(), static_cast<size_t>(count) * 4,
+                                    cudaMemcpyDeviceToHost, stream_),
+                    "copy of log-probabilities");
+  });
 }
 
 void CudaForwardPass::settle() {

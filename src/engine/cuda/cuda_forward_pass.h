@@ -48,6 +48,8 @@ class CudaForwardPass {
   /// Logits [rows.size(), vocabulary] of tokens of the last pass, counted through its slices, into host
   /// memory. Waits, and reports as settle() does.
   void logits(std::span<const int64_t> rows, float* out);
+  /// Log-probabilities [rows.size()] of a target behind each of these tokens; the same otherwise.
+  void log_probabilities(std::span<const int64_t> rows, std::span<const int32_t> targets, float* out);
   /// Waits for what is queued. NaN or infinity is an Error that names layer, token and channel.
   void settle();
 
@@ -84,6 +86,9 @@ class CudaForwardPass {
   void run_expert(const CudaMlp& mlp, const LinearInput& input, int64_t rows, float* out,
                   unsigned long long* bad);
   void head(const float* hidden, int64_t rows, float* out);
+  /// Runs the head over the rows, at most logit_rows_ at a time: take(first, count) queues what becomes of
+  /// the logits [count, vocabulary] of rows[first..].
+  void run_head(std::span<const int64_t> rows, const std::function<void(int64_t, int64_t)>& take);
   unsigned long long* site(int64_t layer, int which) { return bad_.data() + layer * kSites + which; }
   [[noreturn]] void report(size_t site, unsigned long long value) const;
 
@@ -102,8 +107,9 @@ class CudaForwardPass {
   ops::KvWorkspace kv_workspace_;
   ops::DeviceBuffer<float> hidden_, delta_, qkv_, attended_, gate_up_;
   ops::DeviceBuffer<float> normed_, router_logits_, expert_in_, expert_out_, expert_weights_;
-  ops::DeviceBuffer<float> head_in_, logits_;
-  ops::DeviceBuffer<int32_t> inputs_;   // what stage() wrote
+  ops::DeviceBuffer<float> head_in_, logits_, scores_;
+  ops::DeviceBuffer<int32_t> inputs_;  // what stage() wrote
+  ops::DeviceBuffer<int32_t> targets_;
   ops::DeviceBuffer<int32_t> indices_;  // rows to gather or to scatter
   ops::DeviceBuffer<unsigned long long> bad_;
   PinnedBuffer staged_, pinned_bad_, pinned_indices_;
