@@ -44,6 +44,28 @@ class Reader {
   std::string where_, architecture_;
 };
 
+// What config.json calls a field, GGUF calls a key: errors name what the file has.
+ModelConfig from_json_of(const Reader& reader, const Json& json) {
+  try {
+    return ModelConfig::from_json(json, reader.where());
+  } catch (const Error& error) {
+    std::string text = error.what();
+    for (const auto& [field, key] : {std::pair{"hidden_size", "embedding_length"},
+                                     {"intermediate_size", "feed_forward_length"},
+                                     {"num_hidden_layers", "block_count"},
+                                     {"num_attention_heads", "attention.head_count"},
+                                     {"num_key_value_heads", "attention.head_count_kv"},
+                                     {"head_dim", "attention.key_length"},
+                                     {"max_position_embeddings", "context_length"},
+                                     {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+                                     {"rope_theta", "rope.freq_base"}})
+      for (const std::string& name : {fmt::format("\"{}\"", field), fmt::format(" {} ", field)})
+        if (const size_t at = text.find(name); at != std::string::npos)
+          text.replace(at + 1, name.size() - 2, reader.key(key));
+    fail("{}", text);
+  }
+}
+
 // The narrowest type that holds the weights exactly: FP32 for quantised files.
 std::string dtype_of(const GgufFile& file) {
   const TensorInfo* tensor = file.find("blk.0.ffn_down.weight");
@@ -255,7 +277,7 @@ ModelConfig config_from_gguf(const GgufFile& file) {
                                    {"tokenizer.ggml.padding_token_id", "pad_token_id"}})
     if (file.find_metadata(key) != nullptr) json[field] = file.get<int64_t>(key);
 
-  ModelConfig config = ModelConfig::from_json(json, where);
+  ModelConfig config = from_json_of(reader, json);
   const TensorInfo* long_factors = file.find("rope_factors_long.weight");
   const TensorInfo* divisors = file.find("rope_freqs.weight");
   require(long_factors == nullptr, "{}: rope_factors_long.weight (longrope) is not supported", where);

@@ -315,6 +315,26 @@ TEST(GgufModel, RefusesByName) {
   EXPECT_NE(error.find("blk.0.attn_sinks.weight"), std::string::npos) << error;
 }
 
+TEST(GgufModel, ErrorsNameItsOwnKeys) {
+  const ModelConfig config = ModelConfig::from_json(small_config("qwen2"), "test");
+  const auto tensors = gguf_tensors(config, random_tensors(config), false);
+  const fs::path path = fresh_folder("gguf-keys") / "model.gguf";
+  const auto error_with = [&](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig changed = config;
+    change(changed);
+    write_gguf(path, "qwen2", changed, tensors);
+    return open_error(path);
+  };
+  for (const auto& [error, key] :
+       {std::pair(error_with([](ModelConfig& c) { c.rope.theta = 0; }), "qwen2.rope.freq_base"),
+        {error_with([](ModelConfig& c) { c.max_positions = 0; }), "qwen2.context_length"},
+        {error_with([](ModelConfig& c) { c.hidden = 1 << 30; }), "qwen2.embedding_length"},
+        {error_with([](ModelConfig& c) { c.norm_epsilon = 2; }), "qwen2.attention.layer_norm_rms_epsilon"}}) {
+    EXPECT_NE(error.find(key), error.npos) << error;
+    EXPECT_NE(error.find("model.gguf"), error.npos) << error;
+  }
+}
+
 TEST(Llama2c, RowsComeInModelOrder) {
   if (!shared_dir()) GTEST_SKIP() << "no shared data";
   const fs::path path = *shared_dir() / "data" / "models" / "stories260K" / "stories260K.bin";
