@@ -26,25 +26,51 @@ uint8_t code_at(const uint8_t* codes, KvPlace place, int bits) {
   return place.high ? codes[place.byte] >> 4 : codes[place.byte] & 15;
 }
 
-// Four codes of a key that share a word.
-void store_word(uint8_t* at, uint32_t codes, bool high) {
+// Tokens of which each shares the bytes of its keys' 4-bit codes with one other.
+constexpr int64_t kBlockTokens = 32;
+
+// Rows of codes, a byte each, of the tokens of a block from slot `first` on.
+struct CodeRows {
+  const uint8_t* codes;
+  int64_t stride;
+  int64_t first, count;
+
+  const uint8_t* at(int64_t slot) const {
+    return slot >= first && slot < first + count ? codes + (slot - first) * stride : nullptr;
+  }
+};
+
+uint32_t word_at(const uint8_t* at) {
   uint32_t word;
   std::memcpy(&word, at, sizeof word);
-  word = high ? (word & 0x0F0F0F0F) | codes << 4 : (word & 0xF0F0F0F0) | codes;
-  std::memcpy(at, &word, sizeof word);
+  return word;
 }
 
-void store_key(const KvLayout& layout, const uint8_t* codes, int64_t t, uint8_t* page) {
-  const KvPlace place = kv_key_place(layout, 0, t);
-  uint8_t* to = page + place.byte;
+// Words of four codes of the tokens that share bytes; a token that is not written (null) keeps its halves.
+void store_key_words(const uint8_t* low, const uint8_t* high, int64_t dim, int64_t step, uint8_t* to) {
+  const uint32_t kept = (low != nullptr ? 0 : 0x0F0F0F0F) | (high != nullptr ? 0 : 0xF0F0F0F0);
+  for (int64_t d = 0; d < dim; d += 4, to += step) {
+    const uint32_t word = (low != nullptr ? word_at(low + d) : 0) |
+                          (high != nullptr ? word_at(high + d) << 4 : 0) | (word_at(to) & kept);
+    std::memcpy(to, &word, sizeof word);
+  }
+}
+
+void store_keys(const KvLayout& layout, const CodeRows& rows, uint8_t* page) {
   const int64_t step = kPageTokens * layout.bits / 2;  // from one four columns to the next
-  for (int64_t d = 0; d < layout.key_dim; d += 4, to += step) {
-    uint32_t word;
-    std::memcpy(&word, codes + d, sizeof word);
-    if (layout.bits == 8)
-      std::memcpy(to, &word, sizeof word);
-    else
-      store_word(to, word, place.high);
+  if (layout.bits == 8) {
+    for (int64_t t = rows.first; t < rows.first + rows.count; ++t) {
+      uint8_t* to = page + kv_key_place(layout, 0, t).byte;
+      for (int64_t d = 0; d < layout.key_dim; d += 4, to += step) std::memcpy(to, rows.at(t) + d, 4);
+    }
+    return;
+  }
+  constexpr int64_t kHalf = kBlockTokens / 2;
+  const int64_t base = rows.first / kBlockTokens * kBlockTokens;
+  for (int64_t t = base; t < base + kHalf; ++t) {
+    const uint8_t *low = rows.at(t), *high = rows.at(t + kHalf);
+    uint8_t* to = page + kv_key_place(layout, 0, t).byte;
+    if (low != nullptr || high != nullptr) store_key_words(low, high, layout.key_dim, step, to);
   }
 }
 
@@ -56,6 +82,21 @@ void store_value(const KvLayout& layout, const uint8_t* codes, int64_t t, uint8_
   }
   for (int64_t d = 0; d < layout.padded_dim; d += 32, to += 64)  // columns d + r and d + 16 + r share a byte
     for (int64_t r = 0; r < 16; ++r) to[4 * r] = static_cast<uint8_t>(codes[d + r] | codes[d + 16 + r] << 4);
+}
+
+void store_values(const KvLayout& layout, const KvKernel& kernel, const CodeRows& rows, uint8_t* page) {
+  constexpr int64_t kTokens = 4;  // of a word
+  const int64_t end = rows.first + rows.count;
+  for (int64_t t = rows.first; t < end;) {
+    if (t % kTokens == 0 && t + kTokens <= end) {
+      kernel.join(rows.at(t), rows.stride, layout.padded_dim, layout.bits,
+                  page + kv_value_place(layout, 0, t).byte);
+      t += kTokens;
+    } else {
+      store_value(layout, rows.at(t), t, page);
+      ++t;
+    }
+  }
 }
 
 float zero_of(float low, float scale, int bits, bool symmetric) {
@@ -103,17 +144,13 @@ QuantizedGroup kv_group(float low, float high, int bits, bool symmetric, int64_t
   return {scale, std::isfinite(scale) ? static_cast<int32_t>(zero) : 0};
 }
 
-bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t slot, int64_t count,
-               const float* key, const float* value, int64_t stride) {
-  const KvKernel& kernel =
-      select_kernel(active_isa(), kv_cache_kernel_generic, kv_cache_kernel_avx2, kv_cache_kernel_avx512);
-  std::byte* part = page + layout.offset + static_cast<size_t>(head) * layout.head_bytes;
-  uint8_t codes[kMostHeadDim + kCodePadding] = {};
+namespace {
 
-  // Quantises one row into `codes`, group by group; scale and zero go to the tables of slot t.
-  const auto quantise = [&](const float* x, size_t scale_table, size_t zero_table, int64_t t) {
-    auto* scales = reinterpret_cast<uint16_t*>(part + scale_table) + t;
-    auto* zeros = reinterpret_cast<int16_t*>(part + zero_table) + t;
+// Quantises the rows of a block into `codes`, group by group; scales and zeros go to the tables of their
+// slots.
+bool quantise_rows(const KvLayout& layout, const KvKernel& kernel, const float* x, int64_t x_stride,
+                   const CodeRows& rows, uint16_t* scales, int16_t* zeros, uint8_t* codes) {
+  for (int64_t t = rows.first; t < rows.first + rows.count; ++t, x += x_stride, codes += rows.stride) {
     for (int64_t g = 0; g < layout.groups; ++g) {
       const int64_t begin = g * layout.group, width = std::min(layout.group, layout.head_dim - begin);
       float low = 0, high = 0;
@@ -121,32 +158,58 @@ bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t sl
       const QuantizedGroup group = kv_group(low, high, layout.bits, layout.symmetric, layout.group);
       if (!std::isfinite(group.scale)) return false;
       kernel.encode(x + begin, width, group, layout.bits, codes + begin);
-      scales[g * kPageTokens] = float_to_fp16(group.scale);
-      zeros[g * kPageTokens] = static_cast<int16_t>(group.zero);
+      scales[g * kPageTokens + t] = float_to_fp16(group.scale);
+      zeros[g * kPageTokens + t] = static_cast<int16_t>(group.zero);
     }
-    // What encode() touched past the end; a key's last word and a value's padding hold zeros.
-    std::memset(codes + layout.head_dim, 0, kCodePadding);
-    return true;
-  };
+    // A key's last word and a value's padding hold zeros.
+    std::memset(codes + layout.head_dim, 0, static_cast<size_t>(rows.stride - layout.head_dim));
+  }
+  return true;
+}
 
-  auto* key_codes = reinterpret_cast<uint8_t*>(part);
-  auto* value_codes = reinterpret_cast<uint8_t*>(part + layout.values);
+bool append_exact(const KvLayout& layout, const KvKernel& kernel, std::byte* part, int64_t slot,
+                  int64_t count, const float* key, const float* value, int64_t stride) {
+  auto* keys = reinterpret_cast<float*>(part);
+  auto* values = reinterpret_cast<float*>(part + layout.values);
   for (int64_t t = slot; t < slot + count; ++t, key += stride, value += stride) {
-    if (layout.bits == 16) {
-      float low, high;
-      if (!kernel.extremes(key, layout.head_dim, low, high) ||
-          !kernel.extremes(value, layout.head_dim, low, high))
-        return false;
-      auto* keys = reinterpret_cast<float*>(part);
-      for (int64_t d = 0; d < layout.head_dim; ++d) keys[d * kPageTokens + t] = key[d];
-      std::copy_n(value, layout.head_dim,
-                  reinterpret_cast<float*>(part + layout.values) + t * layout.padded_dim);
-      continue;
-    }
-    if (!quantise(key, layout.key_scale, layout.key_zero, t)) return false;
-    store_key(layout, codes, t, key_codes);
-    if (!quantise(value, layout.value_scale, layout.value_zero, t)) return false;
-    store_value(layout, codes, t, value_codes);
+    float low, high;
+    if (!kernel.extremes(key, layout.head_dim, low, high) ||
+        !kernel.extremes(value, layout.head_dim, low, high))
+      return false;
+    for (int64_t d = 0; d < layout.head_dim; ++d) keys[d * kPageTokens + t] = key[d];
+    std::copy_n(value, layout.head_dim, values + t * layout.padded_dim);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool kv_append(const KvLayout& layout, std::byte* page, int64_t head, int64_t slot, int64_t count,
+               const float* key, const float* value, int64_t stride) {
+  const KvKernel& kernel =
+      select_kernel(active_isa(), kv_cache_kernel_generic, kv_cache_kernel_avx2, kv_cache_kernel_avx512);
+  std::byte* part = page + layout.offset + static_cast<size_t>(head) * layout.head_bytes;
+  if (layout.bits == 16) return append_exact(layout, kernel, part, slot, count, key, value, stride);
+
+  static thread_local AlignedBuffer<uint8_t> codes;
+  const int64_t row = layout.padded_dim + kCodePadding;
+  codes.resize(static_cast<size_t>(kBlockTokens * row));
+  const auto scales = [&](size_t table) { return reinterpret_cast<uint16_t*>(part + table); };
+  const auto zeros = [&](size_t table) { return reinterpret_cast<int16_t*>(part + table); };
+  auto* page_codes = reinterpret_cast<uint8_t*>(part);
+  const int64_t end = slot + count;
+  for (int64_t first = slot; first < end;) {
+    const int64_t last = std::min(end, (first / kBlockTokens + 1) * kBlockTokens);
+    const CodeRows rows{codes.data(), row, first, last - first};
+    if (!quantise_rows(layout, kernel, key + (first - slot) * stride, stride, rows, scales(layout.key_scale),
+                       zeros(layout.key_zero), codes.data()))
+      return false;
+    store_keys(layout, rows, page_codes);
+    if (!quantise_rows(layout, kernel, value + (first - slot) * stride, stride, rows,
+                       scales(layout.value_scale), zeros(layout.value_zero), codes.data()))
+      return false;
+    store_values(layout, kernel, rows, page_codes + layout.values);
+    first = last;
   }
   return true;
 }

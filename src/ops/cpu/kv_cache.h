@@ -15,6 +15,8 @@ struct KvKernel {
   /// q = clamp(rint(x / s) + z, 0, 2^bits - 1), a byte each; up to kCodePadding bytes past the end are
   /// touched.
   void (*encode)(const float* x, int64_t count, QuantizedGroup group, int bits, uint8_t* codes);
+  /// Four rows of codes, `stride` bytes apart, as the words of a page's values, padded_dim columns of them.
+  void (*join)(const uint8_t* codes, int64_t stride, int64_t columns, int bits, uint8_t* to);
 };
 
 extern const KvKernel kv_cache_kernel_generic, kv_cache_kernel_avx2, kv_cache_kernel_avx512;

@@ -34,6 +34,27 @@ inline void kv_encode(const float* x, int64_t count, QuantizedGroup group, int b
   if (i < count) store_codes(codes + i, div(load_first(x + i, count - i), scale), group.zero, top);
 }
 
+// The loops over 16 columns are for the compiler to make vectors of.
+inline void kv_join(const uint8_t* codes, int64_t stride, int64_t columns, int bits, uint8_t* to) {
+  const uint8_t *a = codes, *b = a + stride, *c = b + stride, *d = c + stride;
+  uint32_t words[16];
+  const int64_t step = bits == 8 ? 16 : 32;
+  for (int64_t i = 0; i < columns; i += step, to += sizeof words) {
+    if (bits == 8)
+      for (int64_t r = i; r < i + 16; ++r)
+        words[r - i] = uint32_t{a[r]} | uint32_t{b[r]} << 8 | uint32_t{c[r]} << 16 | uint32_t{d[r]} << 24;
+    else
+      for (int64_t r = i; r < i + 16; ++r) {
+        const uint32_t low =
+            uint32_t{a[r]} | uint32_t{b[r]} << 8 | uint32_t{c[r]} << 16 | uint32_t{d[r]} << 24;
+        const uint32_t high = uint32_t{a[r + 16]} | uint32_t{b[r + 16]} << 8 | uint32_t{c[r + 16]} << 16 |
+                              uint32_t{d[r + 16]} << 24;
+        words[r - i] = low | high << 4;
+      }
+    std::memcpy(to, words, sizeof words);
+  }
+}
+
 /// The codes of kLanes words of 4-bit or 8-bit codes at slot or column `at`, number j of each word.
 inline Vec kv_codes(const uint8_t* words, int bits, int64_t at, int j) {
   if (bits == 8) return load_packed(words + at * 4, 8 * j, 255);
