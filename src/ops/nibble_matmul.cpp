@@ -35,46 +35,78 @@ struct Scratch {
   std::vector<int64_t> starts;
 };
 
-// The kernels' view of the activations: scale and -zero for every finest group, and codes moved only
-// where units are padded.
-NibbleTokens view_of(const PackedNibbleMatrix& matrix, const QuantizedActivations& x, Scratch& scratch) {
-  const NibblePanels& panels = matrix.panels();
-  const int64_t shared = matrix.groups_per_activation();
-  scratch.scale.resize(static_cast<size_t>(x.tokens * panels.groups));
-  scratch.negative_zero.resize(static_cast<size_t>(x.tokens * panels.groups));
-  for (int64_t t = 0; t < x.tokens; ++t) {
-    float* scale = scratch.scale.data() + t * panels.groups;
-    int32_t* negative_zero = scratch.negative_zero.data() + t * panels.groups;
-    const float* from_scale = x.scale.data() + t * x.groups;
-    const int16_t* from_zero = x.zero.data() + t * x.groups;
-    if (shared == 1) {
-      std::memcpy(scale, from_scale, static_cast<size_t>(panels.groups) * sizeof *scale);
-      for (int64_t g = 0; g < panels.groups; ++g) negative_zero[g] = -from_zero[g];
-    } else {
-      for (int64_t g = 0; g < panels.groups; ++g)
-        scale[g] = from_scale[g / shared], negative_zero[g] = -from_zero[g / shared];
-    }
-  }
-  NibbleTokens view{x.tokens, x.codes.data(), x.stride, scratch.scale.data(), scratch.negative_zero.data()};
-  const int64_t unit = matrix.unit_columns();
-  if (unit % kStepColumns == 0 || panels.units == 1) return view;
+// Codes of the `tokens` rows of a block as the kernels read them.
+void interleave(const uint8_t* codes, int64_t stride, int64_t tokens, int64_t steps, uint8_t* to) {
+  for (int64_t s = 0; s < steps; ++s, codes += kStepColumns)
+    for (int64_t t = 0; t < tokens; ++t, to += kStepColumns)
+      std::memcpy(to, codes + t * stride, kStepColumns);
+}
 
-  const int64_t padded_unit = panels.steps * kStepColumns;
-  view.stride = panels.total_steps() * kStepColumns;
-  scratch.codes.resize(static_cast<size_t>(x.tokens * view.stride));
-  std::memset(scratch.codes.data(), 0, scratch.codes.size());
-  for (int64_t t = 0; t < x.tokens; ++t)
-    for (int64_t u = 0; u < panels.units; ++u)
-      std::memcpy(scratch.codes.data() + t * view.stride + u * padded_unit,
-                  x.codes.data() + t * x.stride + u * unit,
-                  static_cast<size_t>(std::min(unit, x.width - u * unit)));
-  view.codes = scratch.codes.data();
+// The same where units are padded.
+void interleave_units(const PackedNibbleMatrix& matrix, const uint8_t* codes, int64_t stride, int64_t tokens,
+                      uint8_t* to) {
+  const int64_t unit = matrix.unit_columns();
+  std::memset(to, 0, static_cast<size_t>(matrix.panels().total_steps() * tokens * kStepColumns));
+  for (int64_t first = 0; first < matrix.columns(); first += unit) {
+    const int64_t end = std::min(first + unit, matrix.columns());
+    for (int64_t k = first; k < end; k += kStepColumns, to += tokens * kStepColumns)
+      for (int64_t t = 0; t < tokens; ++t)
+        std::memcpy(to + t * kStepColumns, codes + t * stride + k,
+                    static_cast<size_t>(std::min<int64_t>(kStepColumns, end - k)));
+  }
+}
+
+// Scales and -zeros of a block's finest groups, of which `shared` are one group of the activations.
+void spread_scales(const QuantizedActivations& x, int64_t first, int64_t tokens, int64_t groups,
+                   int64_t shared, float* scale, int32_t* negative_zero) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    const float* from = x.scale.data() + (first + t) * x.groups;
+    const int16_t* zero = x.zero.data() + (first + t) * x.groups;
+    for (int64_t g = 0; g < groups; ++from, ++zero)
+      for (const int64_t end = std::min(g + shared, groups); g < end; ++g)
+        scale[g * tokens + t] = *from, negative_zero[g * tokens + t] = -*zero;
+  }
+}
+
+// The kernels' view of the activations; codes are moved unless they lie so already.
+NibbleTokens view_of(const PackedNibbleMatrix& matrix, const QuantizedActivations& x, ThreadPool& pool,
+                     Scratch& scratch) {
+  const NibblePanels& panels = matrix.panels();
+  const int64_t groups = panels.groups, steps = panels.total_steps();
+  const bool whole = matrix.unit_columns() % kStepColumns == 0 || panels.units == 1;
+  const bool move = x.tokens > 1 || !whole;
+  scratch.scale.resize(static_cast<size_t>(x.tokens * groups));
+  scratch.negative_zero.resize(static_cast<size_t>(x.tokens * groups));
+  if (move) scratch.codes.resize(static_cast<size_t>(x.tokens * steps * kStepColumns));
+  uint8_t* codes = scratch.codes.data();
+  float* scale = scratch.scale.data();
+  int32_t* negative_zero = scratch.negative_zero.data();
+  const NibbleTokens view{x.tokens, move ? codes : x.codes.data(), steps * kStepColumns, scale,
+                          negative_zero};
+  const auto fill = [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin * kBlockTokens; first < std::min(end * kBlockTokens, x.tokens);
+         first += kBlockTokens) {
+      const int64_t tokens = view.block_tokens(first);
+      spread_scales(x, first, tokens, groups, matrix.groups_per_activation(), scale + first * groups,
+                    negative_zero + first * groups);
+      const uint8_t* row = x.codes.data() + first * x.stride;
+      if (move && whole)
+        interleave(row, x.stride, tokens, steps, codes + first * view.stride);
+      else if (move)
+        interleave_units(matrix, row, x.stride, tokens, codes + first * view.stride);
+    }
+  };
+  constexpr int64_t kSerialBytes = 256 << 10;  // below which another thread joins in too late
+  const int64_t blocks = (x.tokens + kBlockTokens - 1) / kBlockTokens;
+  if (x.tokens * view.stride < kSerialBytes)
+    fill(0, blocks);
+  else
+    pool.parallel_for(blocks, 4, [&](int64_t begin, int64_t end, int) { fill(begin, end); });
   return view;
 }
 
-// Tokens of one work item: their codes stay in the second-level cache while panels pass.
+// Tokens of one work item, whole blocks: their codes stay in the second-level cache while panels pass.
 constexpr int64_t kTokensOfItem = 128;
-constexpr int64_t kTokensOfTile = 8;
 // Weight bytes of one work item, times tiles of tokens: a preempted thread holds up no more than this.
 constexpr int64_t kLargestItem = 512 << 10;
 
@@ -97,11 +129,11 @@ void run(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool&
           x.width, x.group, weights.columns(), matrix.activation_group());
   if (x.tokens == 0) return;
   thread_local Scratch scratch;
-  const NibbleTokens view = view_of(matrix, x, scratch);
+  const NibbleTokens view = view_of(matrix, x, pool, scratch);
   const NibbleKernel kernel = kernel_of(active_isa());
 
   const int64_t panel_bytes = matrix.bytes() / panels.panels;
-  const int64_t tiles = (std::min(view.tokens, kTokensOfItem) + kTokensOfTile - 1) / kTokensOfTile;
+  const int64_t tiles = (std::min(view.tokens, kTokensOfItem) + kBlockTokens - 1) / kBlockTokens;
   cut_panels(panels.panels, std::max<int64_t>(1, kLargestItem / (panel_bytes * tiles)), pool.threads(),
              scratch.starts);
   const auto& starts = scratch.starts;

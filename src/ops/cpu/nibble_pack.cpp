@@ -189,6 +189,7 @@ PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activ
   view.units_per_group = ceil_div(group, unit_columns_);
   view.groups = ceil_div(columns_, group);
   view.wide = group > kWidestFreeGroup;
+  view.has_residual = !planes.residual_index.empty();
   view.scale_groups = weight_group < columns_ ? planes.groups() : 0;
   view.groups_per_scale = weight_group < columns_ ? weight_group / group : view.groups;
   groups_per_activation_ = activation_group_ < columns_ ? activation_group_ / group : view.groups;

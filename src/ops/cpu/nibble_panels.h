@@ -35,6 +35,7 @@ struct NibblePanels {
   int64_t groups = 0;
   int64_t groups_per_scale = 0;
   int64_t scale_groups = 0;  // 0: one scale a row, within `factor`
+  bool has_residual = false;  // some unit of some panel
   /// Groups wider than 256 columns, whose sums S need INT32.
   bool wide = false;
   const uint8_t* dense = nullptr;
@@ -70,13 +71,21 @@ inline __attribute__((always_inline)) NibbleResidual residual_of_unit(const uint
   return unit;
 }
 
-/// Rows of codes whose columns lie as the units do, and scale and -zero of every (token, finest group).
+inline constexpr int64_t kBlockTokens = 8;
+
+/// Tokens in blocks of kBlockTokens, the last of which may have fewer. A block's codes lie step by step,
+/// [total_steps][its tokens][8 columns], and so do scale and -zero of the finest groups, [groups][its
+/// tokens]: a kernel then finds all tokens at constant distances.
 struct NibbleTokens {
   int64_t tokens = 0;
   const uint8_t* codes = nullptr;
-  int64_t stride = 0;                      // bytes from token to token
-  const float* scale = nullptr;            // [tokens, groups]
-  const int32_t* negative_zero = nullptr;  // [tokens, groups]: -z, z in [-32767, 32767]
+  int64_t stride = 0;  // bytes of one token: 8 total_steps
+  const float* scale = nullptr;
+  const int32_t* negative_zero = nullptr;  // -z, z in [-32767, 32767]
+
+  int64_t block_tokens(int64_t first) const {
+    return tokens - first < kBlockTokens ? tokens - first : kBlockTokens;
+  }
 };
 
 /// Where results go: y [tokens, rows] `stride` floats apart, or where sums is set the P of every group

@@ -27,7 +27,7 @@ template <int T>
 constexpr int kHalves = T <= 2 ? 2 : 1;
 
 // acc += `steps` steps of the halves from `dense` on, with lo nibbles where W is Dot::WeightsWithLo; lo[h]
-// advances by advance[h] bytes a step.
+// advances by advance[h] bytes a step, codes by `stride`.
 template <typename W, int T>
 inline __attribute__((always_inline)) void add_steps(__m256i (&acc)[T][2 * kHalves<T>], const uint8_t* dense,
                                                      const uint8_t* const* lo, const int64_t* advance,
@@ -43,13 +43,13 @@ inline __attribute__((always_inline)) void add_steps(__m256i (&acc)[T][2 * kHalv
       return W(_mm256_load_si256(hi));
     }
   };
-  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
+  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += stride) {
     if constexpr (T <= 2) {  // codes stay in registers
       __m256i a[T], b[T];
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) {
-        a[t] = broadcast(codes + t * stride);
-        b[t] = broadcast(codes + t * stride + 4);
+        a[t] = broadcast(codes + t * kStepColumns);
+        b[t] = broadcast(codes + t * kStepColumns + 4);
       }
 #pragma GCC unroll 4
       for (int q = 0; q < Q; ++q) {
@@ -61,7 +61,7 @@ inline __attribute__((always_inline)) void add_steps(__m256i (&acc)[T][2 * kHalv
       const W weights[2] = {weights_of(s, 0), weights_of(s, 1)};
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) {
-        const __m256i a = broadcast(codes + t * stride), b = broadcast(codes + t * stride + 4);
+        const __m256i a = broadcast(codes + t * kStepColumns), b = broadcast(codes + t * kStepColumns + 4);
         acc[t][0] = weights[0].add(acc[t][0], a, b);
         acc[t][1] = weights[1].add(acc[t][1], a, b);
       }
@@ -94,17 +94,21 @@ inline __attribute__((always_inline)) Position add_group(__m256i (&acc)[T][2 * k
       add_steps<typename Dot::Weights, T>(acc, dense, nullptr, nullptr, steps, at.codes, stride);
     }
     at.dense += steps * kStepBytes;
-    at.codes += steps * kStepColumns;
+    at.codes += steps * stride;
   }
   return at;
 }
 
-// One panel against the T tokens from `token` on.
+// One panel against the T tokens from `token` on, which are of one block.
 template <typename Dot, int T>
 void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t token,
                      const NibbleResults& out) {
   constexpr int H = kHalves<T>;
   constexpr int Q = 2 * H;
+  const int64_t first = token / kBlockTokens * kBlockTokens;
+  const int64_t block = x.block_tokens(first), in_block = token - first;
+  const float* scale = x.scale + first * w.groups + in_block;
+  const int32_t* negative_zero = x.negative_zero + first * w.groups + in_block;
   const uint8_t* flags = w.flags + panel * w.units;
   const bool sums_only = out.sums != nullptr;
   __m256 total[2 / H][T][Q];
@@ -116,7 +120,7 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
       for (int q = 0; q < Q; ++q) total[h][t][q] = _mm256_setzero_ps();
 
   Position position{0, w.dense + panel * w.total_steps() * kStepBytes, w.residual + w.residual_offset[panel],
-                    x.codes + token * x.stride};
+                    x.codes + first * x.stride + in_block * kStepColumns};
   for (int64_t g = 0; g < w.groups; ++g) {
     Position next = position;
 #pragma GCC unroll 2
@@ -133,10 +137,9 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
               _mm_load_si128(reinterpret_cast<const __m128i*>(w.sums + at + q * kQuarterRows)));
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t)
-          acc[t][q] =
-              _mm256_mullo_epi32(_mm256_set1_epi32(x.negative_zero[(token + t) * w.groups + g]), sums);
+          acc[t][q] = _mm256_mullo_epi32(_mm256_set1_epi32(negative_zero[g * block + t]), sums);
       }
-      next = add_group<Dot, T>(acc, w, flags, h, position, x.stride);
+      next = add_group<Dot, T>(acc, w, flags, h, position, block * kStepColumns);
 
       if (sums_only) {
 #pragma GCC unroll 4
@@ -163,8 +166,7 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
         for (int t = 0; t < T; ++t) {
           __m256 term = _mm256_cvtepi32_ps(acc[t][q]);
           if (w.scale_groups > 0) term = _mm256_mul_ps(term, group_scale);
-          total[h][t][q] =
-              _mm256_fmadd_ps(_mm256_set1_ps(x.scale[(token + t) * w.groups + g]), term, total[h][t][q]);
+          total[h][t][q] = _mm256_fmadd_ps(_mm256_set1_ps(scale[g * block + t]), term, total[h][t][q]);
         }
       }
     }
@@ -205,7 +207,7 @@ void nibble_panels_256(const NibblePanels& w, const NibbleTokens& x, int64_t beg
         case 3:
           panel_of_tokens<Dot, 3>(w, panel, x, token, out);
           break;
-        default:
+        default:  // kTokens divides a block
           panel_of_tokens<Dot, kTokens>(w, panel, x, token, out);
       }
     }

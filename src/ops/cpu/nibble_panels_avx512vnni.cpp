@@ -11,7 +11,8 @@ namespace {
 // so out-of-order execution alone looks too short a way ahead. 4 KB was the best of 1 to 32 KB on a Zen 5.
 constexpr int64_t kPrefetch = 4096;
 
-constexpr int kTokens = 8;  // 16 accumulators, 4 weight operands, and room for broadcasts in 32 registers
+// 16 accumulators for the tokens of a block, 4 weight operands, and room for broadcasts in 32 registers.
+constexpr int kTokens = kBlockTokens;
 
 // The intrinsic makes g++ 12 copy and spill the accumulator, which halves the speed; a read-write operand
 // does not, if it is a variable of its own: an array element as operand pins the array to memory.
@@ -41,14 +42,13 @@ struct Group {
 // One step: 4 weight operands (two halves, columns 0..3 and 4..7) against the codes of T tokens.
 template <int T>
 inline __attribute__((always_inline)) void add_step(Group<T>& group, const __m512i (&first)[2],
-                                                    const __m512i (&second)[2], const uint8_t* codes,
-                                                    int64_t stride) {
+                                                    const __m512i (&second)[2], const uint8_t* codes) {
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
-    const __m512i a = broadcast(codes + t * stride);
+    const __m512i a = broadcast(codes + t * kStepColumns);
     group.acc[t][0][0] = dot(group.acc[t][0][0], a, first[0]);
     group.acc[t][1][0] = dot(group.acc[t][1][0], a, first[1]);
-    const __m512i b = broadcast(codes + t * stride + 4);
+    const __m512i b = broadcast(codes + t * kStepColumns + 4);
     group.acc[t][0][Group<T>::kChains - 1] = dot(group.acc[t][0][Group<T>::kChains - 1], b, second[0]);
     group.acc[t][1][Group<T>::kChains - 1] = dot(group.acc[t][1][Group<T>::kChains - 1], b, second[1]);
   }
@@ -56,9 +56,9 @@ inline __attribute__((always_inline)) void add_step(Group<T>& group, const __m51
 
 template <int T, bool kFromMemory>
 inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint8_t* dense, int64_t steps,
-                                                     const uint8_t* codes, int64_t stride) {
+                                                     const uint8_t* codes) {
   const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
-  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
+  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += T * kStepColumns) {
     __m512i first[2], second[2];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
@@ -67,7 +67,7 @@ inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint
       first[half] = _mm512_and_si512(x, high);
       second[half] = _mm512_and_si512(_mm512_slli_epi16(x, 4), high);
     }
-    add_step<T>(group, first, second, codes, stride);
+    add_step<T>(group, first, second, codes);
   }
 }
 
@@ -75,11 +75,11 @@ inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint
 template <int T, bool kFromMemory>
 inline __attribute__((always_inline)) void add_residual(Group<T>& group, const uint8_t* dense,
                                                         const NibbleResidual& residual, int64_t steps,
-                                                        const uint8_t* codes, int64_t stride) {
+                                                        const uint8_t* codes) {
   constexpr int kSelect = 0xE4;  // mask ? x : l
   const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
   const uint8_t* next[2] = {residual.lo[0], residual.lo[1]};
-  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns) {
+  for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += T * kStepColumns) {
     __m512i first[2], second[2];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
@@ -94,31 +94,31 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
       second[half] =
           _mm512_ternarylogic_epi32(_mm512_slli_epi16(x, 4), _mm512_srli_epi16(l, 4), high, kSelect);
     }
-    add_step<T>(group, first, second, codes, stride);
+    add_step<T>(group, first, second, codes);
   }
 }
 
-// Starts a group at -z S, so that its sum ends as P - z S; at 0 where P alone is asked for.
-template <int T>
+// Starts a group at -z S, so that its sum ends as P - z S; at 0 where P alone is asked for (kSums).
+template <int T, bool kSums>
 inline __attribute__((always_inline)) void start(Group<T>& group, const NibblePanels& w, int64_t at,
-                                                 const int32_t* negative_zero, bool sums_only) {
+                                                 const int32_t* negative_zero) {
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
-    if (sums_only) {
+    if constexpr (kSums) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) group.acc[t][half][0] = _mm512_setzero_si512();
     } else if (w.wide) {
       const __m512i sums = _mm512_load_si512(w.wide_sums + at + half * kHalfRows);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t)
-        group.acc[t][half][0] = _mm512_mullo_epi32(_mm512_set1_epi32(negative_zero[t * w.groups]), sums);
+        group.acc[t][half][0] = _mm512_mullo_epi32(_mm512_set1_epi32(negative_zero[t]), sums);
     } else {
       // pairs (S, 0) of 16 bits: the product with (-z, its sign) is one cheap instruction
       const __m512i sums = _mm512_cvtepu16_epi32(
           _mm256_load_si256(reinterpret_cast<const __m256i*>(w.sums + at + half * kHalfRows)));
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t)
-        group.acc[t][half][0] = _mm512_madd_epi16(_mm512_set1_epi32(negative_zero[t * w.groups]), sums);
+        group.acc[t][half][0] = _mm512_madd_epi16(_mm512_set1_epi32(negative_zero[t]), sums);
     }
     if constexpr (Group<T>::kChains == 2) {
 #pragma GCC unroll 8
@@ -133,118 +133,178 @@ inline __attribute__((always_inline)) __m512i sum_of(const Group<T>& group, int 
   return group.acc[t][half][0];
 }
 
-// One panel against the T tokens from `token` on.
-template <int T, bool kFromMemory>
-inline __attribute__((always_inline)) void tile(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
-                                                int64_t token, const NibbleResults& out) {
-  const uint8_t* dense = w.dense + panel * w.total_steps() * kStepBytes;
-  const uint8_t* residual = w.residual + w.residual_offset[panel];
-  const uint8_t* flags = w.flags + panel * w.units;
-  const uint8_t* codes = x.codes + token * x.stride;
-  const bool sums_only = out.sums != nullptr;
+// One panel's streams.
+struct Panel {
+  Panel(const NibblePanels& w, int64_t panel)
+      : first_row(panel * kPanelRows),
+        dense(w.dense + panel * w.total_steps() * kStepBytes),
+        residual(w.residual + w.residual_offset[panel]),
+        flags(w.flags + panel * w.units),
+        sums(panel * w.groups * kPanelRows),
+        group_scale(w.group_scale + panel * w.scale_groups * kPanelRows) {}
+
+  int64_t first_row;
+  const uint8_t *dense, *residual, *flags;
+  int64_t sums;
+  const uint16_t* group_scale;
+};
+
+// Adds the group's products, units [begin, end), and moves the streams to its end.
+template <int T, bool kFromMemory, bool kResidual>
+inline __attribute__((always_inline)) void add_group(Group<T>& group, const NibblePanels& w,
+                                                     const Panel& panel, int64_t begin, int64_t end,
+                                                     const uint8_t*& dense, const uint8_t*& residual,
+                                                     const uint8_t*& codes) {
+  const auto go_on = [&](int64_t steps) {
+    dense += steps * kStepBytes;
+    codes += steps * T * kStepColumns;
+  };
+  if constexpr (!kResidual) {
+    const int64_t steps = (end - begin - 1) * w.steps + (end < w.units ? w.steps : w.last_steps);
+    add_dense<T, kFromMemory>(group, dense, steps, codes);
+    return go_on(steps);
+  }
+  for (int64_t u = begin; u < end; ++u) {
+    const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
+    if (panel.flags[u] == 0)
+      add_dense<T, kFromMemory>(group, dense, steps, codes);
+    else
+      add_residual<T, kFromMemory>(group, dense, residual_of_unit(residual, panel.flags[u], steps), steps,
+                                   codes);
+    go_on(steps);
+  }
+}
+
+// The next panel's dense stream, fetched two lines a group; past the last panel, what lies behind it, to no
+// harm.
+struct Ahead {
+  Ahead(const NibblePanels& w, const Panel& panel)
+      : next(panel.dense + w.total_steps() * kStepBytes), end(next + w.total_steps() * kStepBytes) {}
+  void fetch() {
+    if (next >= end) return;
+    prefetch(next);
+    prefetch(next + kHalfBytes);
+    next += 2 * kHalfBytes;
+  }
+  const uint8_t *next, *end;
+};
+
+// One panel against the T tokens of the block that begins at `token`.
+template <int T, bool kFromMemory, bool kResidual, bool kSums>
+inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Panel& panel,
+                                                const NibbleTokens& x, int64_t token,
+                                                const NibbleResults& out, Ahead& ahead) {
+  const uint8_t *dense = panel.dense, *residual = panel.residual, *codes = x.codes + token * x.stride;
+  const int32_t* negative_zero = x.negative_zero + token * w.groups;
+  const float* scale = x.scale + token * w.groups;
+  const uint16_t* group_scale = panel.group_scale;
+  int64_t scale_left = w.groups_per_scale;
   __m512 total[T][2];
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = _mm512_setzero_ps();
 
-  int64_t scale_group = panel * w.scale_groups, scale_left = w.groups_per_scale;
-  for (int64_t g = 0, u = 0; g < w.groups; ++g) {
+  for (int64_t g = 0; g < w.groups; ++g, negative_zero += T, scale += T) {
+    if constexpr (!kFromMemory) ahead.fetch();
     Group<T> group;
-    start<T>(group, w, (panel * w.groups + g) * kPanelRows, x.negative_zero + token * w.groups + g,
-             sums_only);
-    const int64_t end = u + w.units_per_group < w.units ? u + w.units_per_group : w.units;
-    while (u < end) {
-      int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
-      if (flags[u++] == 0) {
-        for (; u < end && flags[u] == 0; ++u) steps += u + 1 < w.units ? w.steps : w.last_steps;
-        add_dense<T, kFromMemory>(group, dense, steps, codes, x.stride);
-      } else {
-        const NibbleResidual lo = residual_of_unit(residual, flags[u - 1], steps);
-        add_residual<T, kFromMemory>(group, dense, lo, steps, codes, x.stride);
-      }
-      dense += steps * kStepBytes;
-      codes += steps * kStepColumns;
-    }
-
-    if (sums_only) {
+    start<T, kSums>(group, w, panel.sums + g * kPanelRows, negative_zero);
+    const int64_t unit = g * w.units_per_group;
+    add_group<T, kFromMemory, kResidual>(
+        group, w, panel, unit, unit + w.units_per_group < w.units ? unit + w.units_per_group : w.units, dense,
+        residual, codes);
+    if constexpr (kSums) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t)
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
           alignas(64) int32_t sums[kHalfRows];
           _mm512_store_si512(sums, sum_of<T>(group, t, half));
-          const int64_t row = panel * kPanelRows + half * kHalfRows;
+          const int64_t row = panel.first_row + half * kHalfRows;
           for (int64_t r = 0; r < kHalfRows && row + r < w.rows; ++r)
             out.sums[((token + t) * w.rows + row + r) * w.groups + g] = sums[r];
         }
-      continue;
-    }
-    const float* scale = x.scale + token * w.groups + g;
-    if (w.scale_groups == 0) {
+    } else if (w.scale_groups == 0) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        const __m512 s = _mm512_set1_ps(scale[t * w.groups]);
+        const __m512 s = _mm512_set1_ps(scale[t]);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half)
           total[t][half] = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(sum_of<T>(group, t, half)), total[t][half]);
       }
     } else {
-      const uint16_t* scales = w.group_scale + scale_group * kPanelRows;
-      if (--scale_left == 0) ++scale_group, scale_left = w.groups_per_scale;
-      const __m512 group_scale[2] = {
-          _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales))),
-          _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales + kHalfRows)))};
+      const __m512 of_rows[2] = {
+          _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(group_scale))),
+          _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(group_scale + kHalfRows)))};
+      if (--scale_left == 0) group_scale += kPanelRows, scale_left = w.groups_per_scale;
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        const __m512 s = _mm512_set1_ps(scale[t * w.groups]);
+        const __m512 s = _mm512_set1_ps(scale[t]);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-          const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum_of<T>(group, t, half)), group_scale[half]);
+          const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum_of<T>(group, t, half)), of_rows[half]);
           total[t][half] = _mm512_fmadd_ps(s, term, total[t][half]);
         }
       }
     }
   }
-  if (sums_only) return;
+  if constexpr (kSums) return;
 
+  float* y = out.y + token * out.stride + panel.first_row;
+  const int64_t rows = w.rows - panel.first_row;
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
-    const int64_t row = panel * kPanelRows + half * kHalfRows;
-    const int64_t left = w.rows - row;
+    const int64_t left = rows - half * kHalfRows;
     if (left <= 0) break;
+    const __m512 factor = _mm512_load_ps(w.factor + panel.first_row + half * kHalfRows);
+    const __m512 bias = _mm512_load_ps(w.bias + panel.first_row + half * kHalfRows);
     const auto mask = static_cast<__mmask16>(left >= kHalfRows ? 0xFFFF : (1u << left) - 1);
-    const __m512 factor = _mm512_load_ps(w.factor + row);
-    const __m512 bias = _mm512_load_ps(w.bias + row);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t)
-      _mm512_mask_storeu_ps(out.y + (token + t) * out.stride + row, mask,
+      _mm512_mask_storeu_ps(y + t * out.stride + half * kHalfRows, mask,
                             _mm512_fmadd_ps(total[t][half], factor, bias));
   }
 }
 
-// One panel against tokens [begin, end), T at a time.
-template <int T, bool kFromMemory>
-void tiles(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t begin, int64_t end,
+// One panel against the blocks of T tokens in [begin, end). Where the panel is in the cache, the tiles share
+// fetching the next one.
+template <int T, bool kFromMemory, bool kResidual, bool kSums>
+void tiles(const NibblePanels& w, const Panel& panel, const NibbleTokens& x, int64_t begin, int64_t end,
            const NibbleResults& out) {
-  for (int64_t token = begin; token + T <= end; token += T) tile<T, kFromMemory>(w, panel, x, token, out);
+  Ahead ahead(w, panel);
+  for (int64_t token = begin; token < end; token += T)
+    tile<T, kFromMemory, kResidual, kSums>(w, panel, x, token, out, ahead);
 }
 
-using Tiles = void (*)(const NibblePanels&, int64_t, const NibbleTokens&, int64_t, int64_t,
+using Tiles = void (*)(const NibblePanels&, const Panel&, const NibbleTokens&, int64_t, int64_t,
                        const NibbleResults&);
-constexpr Tiles kTilesFromMemory[kTokens + 1] = {nullptr,        tiles<1, true>, tiles<2, true>,
-                                                 tiles<3, true>, tiles<4, true>, tiles<5, true>,
-                                                 tiles<6, true>, tiles<7, true>, tiles<8, true>};
+template <bool kResidual, bool kSums>
+constexpr Tiles kTilesFromMemory[kTokens + 1] = {nullptr,
+                                                 tiles<1, true, kResidual, kSums>,
+                                                 tiles<2, true, kResidual, kSums>,
+                                                 tiles<3, true, kResidual, kSums>,
+                                                 tiles<4, true, kResidual, kSums>,
+                                                 tiles<5, true, kResidual, kSums>,
+                                                 tiles<6, true, kResidual, kSums>,
+                                                 tiles<7, true, kResidual, kSums>,
+                                                 tiles<8, true, kResidual, kSums>};
 
 }  // namespace
 
 void nibble_panels_avx512vnni(const NibblePanels& weights, const NibbleTokens& x, int64_t begin, int64_t end,
                               const NibbleResults& out) {
   const int64_t whole = x.tokens / kTokens * kTokens;
-  for (int64_t panel = begin; panel < end; ++panel) {
+  for (int64_t p = begin; p < end; ++p) {
+    const Panel panel(weights, p);
+    const Tiles* from_memory = out.sums != nullptr    ? kTilesFromMemory<true, true>
+                               : weights.has_residual ? kTilesFromMemory<true, false>
+                                                      : kTilesFromMemory<false, false>;
+    const Tiles cached = out.sums != nullptr    ? from_memory[kTokens]
+                         : weights.has_residual ? tiles<kTokens, false, true, false>
+                                                : tiles<kTokens, false, false, false>;
     if (whole > 0) {  // the first tile brings the panel into the cache
-      kTilesFromMemory[kTokens](weights, panel, x, 0, kTokens, out);
-      tiles<kTokens, false>(weights, panel, x, kTokens, whole, out);
+      from_memory[kTokens](weights, panel, x, 0, kTokens, out);
+      cached(weights, panel, x, kTokens, whole, out);
     }
-    if (whole < x.tokens) kTilesFromMemory[x.tokens - whole](weights, panel, x, whole, x.tokens, out);
+    if (whole < x.tokens) from_memory[x.tokens - whole](weights, panel, x, whole, x.tokens, out);
   }
 }
 

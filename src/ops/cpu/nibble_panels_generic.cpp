@@ -25,10 +25,12 @@ void add_half_step(const uint8_t* dense, const uint8_t* residual, const uint8_t*
 
 void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x, int64_t token,
                     const NibbleResults& out) {
+  const int64_t first = token / kBlockTokens * kBlockTokens;
+  const int64_t block = x.block_tokens(first), in_block = token - first;
   const uint8_t* dense = w.dense + panel * w.total_steps() * kStepBytes;
   const uint8_t* residual = w.residual + w.residual_offset[panel];
   const uint8_t* flags = w.flags + panel * w.units;
-  const uint8_t* codes = x.codes + token * x.stride;
+  const uint8_t* codes = x.codes + first * x.stride + in_block * kStepColumns;
   const int64_t rows = std::min<int64_t>(kPanelRows, w.rows - panel * kPanelRows);
   float total[kPanelRows] = {};
   for (int64_t g = 0; g < w.groups; ++g) {
@@ -37,7 +39,7 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
     for (int64_t u = g * w.units_per_group; u < last_unit; ++u) {
       const int64_t steps = u + 1 < w.units ? w.steps : w.last_steps;
       const NibbleResidual lo = residual_of_unit(residual, flags[u], steps);
-      for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += kStepColumns)
+      for (int64_t s = 0; s < steps; ++s, dense += kStepBytes, codes += block * kStepColumns)
         for (int half = 0; half < 2; ++half)
           add_half_step(dense + half * kHalfBytes, lo.lo[half] + s * lo.advance[half], codes,
                         acc + half * kHalfRows);
@@ -47,8 +49,9 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
         out.sums[(token * w.rows + panel * kPanelRows + r) * w.groups + g] = acc[r];
       continue;
     }
-    const float s = x.scale[token * w.groups + g];
-    const int32_t negative_zero = x.negative_zero[token * w.groups + g];
+    const int64_t of_group = first * w.groups + g * block + in_block;
+    const float s = x.scale[of_group];
+    const int32_t negative_zero = x.negative_zero[of_group];
     const uint16_t* scale =
         w.scale_groups > 0 ? w.group_scale + (panel * w.scale_groups + g / w.groups_per_scale) * kPanelRows
                            : nullptr;
