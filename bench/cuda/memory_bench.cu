@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "measure.h"
-#include "ops/cuda/kv_pages.h"
+#include "ops/cuda/kv4_decode.h"
 #include "ops/cuda/quantize_rows.h"
 
 namespace quatrain {

@@ -10,7 +10,7 @@
 
 #include "base/half.h"
 #include "base/number_format.h"
-#include "ops/cuda/kv_pages.h"
+#include "ops/cuda/kv4_decode.h"
 
 namespace quatrain {
 namespace {
@@ -216,6 +216,86 @@ TEST(Kv4, AttendsOverPages) {
     expect_attention(kernel, 256, 1, 8, {200}, 0);
     expect_attention(kernel, 128, 1, 1, {65, 300}, 5);
   }
+}
+
+// Attention that turns heads, stores k and v and makes codes, against the kernels that do each alone: every
+// bit.
+void expect_same_step(int head_dim, int kv_heads, int group, std::vector<int> lengths, int code_group,
+                      bool norms) {
+  SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " group " << group << " codes "
+                                  << code_group);
+  const Cache cache({kv_heads, head_dim}, lengths, 0.5f);
+  const auto rows = static_cast<int64_t>(lengths.size());
+  const int64_t heads = kv_heads * group, width = heads * head_dim, stride = width + 2 * kv_heads * head_dim;
+  std::mt19937 random(25);
+  std::normal_distribution<float> normal;
+  const auto normals = [&](int64_t size) {
+    std::vector<float> x(static_cast<size_t>(size));
+    for (float& value : x) value = normal(random);
+    return DeviceBuffer<float>(x.data(), x.size());
+  };
+  DeviceBuffer<float> x = normals(rows * stride);
+  const DeviceBuffer<float> cosine = normals(rows * head_dim / 2), sine = normals(rows * head_dim / 2),
+                            signs = normals(head_dim), query_norm = normals(head_dim),
+                            key_norm = normals(head_dim);
+  ops::HeadRotation rotation{heads, kv_heads,     head_dim,      nullptr,     nullptr,
+                             1e-5f, head_dim / 2, cosine.data(), sine.data(), signs.data()};
+  if (norms) rotation.query_norm = query_norm.data(), rotation.key_norm = key_norm.data();
+  const int longest = *std::max_element(lengths.begin(), lengths.end());
+  DeviceBuffer<float> out(static_cast<size_t>(rows * width));
+  ops::KvWorkspace workspace(static_cast<int>(rows), static_cast<int>(heads), head_dim);
+  const ops::KvAttention attention{
+      static_cast<int>(heads), 0.1f, 0, longest, x.data(), stride, out.data(), width};
+  std::vector<uint8_t> before(cache.pages.size()), pages[2];
+  cache.pages.download(before.data(), before.size());
+  ops::DeviceActivations codes[2];
+  for (const bool fused : {true, false}) {
+    DeviceBuffer<uint8_t> stored(before.data(), before.size());
+    ops::DeviceActivations& of = codes[fused] = ops::DeviceActivations(rows, width, code_group);
+    ops::RowOptions options;
+    options.policy = {4, code_group, false};
+    of.tokens = rows;
+    ops::cuda_check(cudaDeviceSynchronize(), "copies");
+    if (fused) {
+      ASSERT_TRUE(ops::kv4_decode_makes_codes(cache.layout, static_cast<int>(heads), options, of));
+      ops::kv4_decode_attention(cache.layout, stored.data(), cache.sequences_view(), attention, workspace,
+                                nullptr, {&rotation, stored.data(), nullptr, &of, options});
+    } else {
+      ops::rotate_heads_and_append(rotation, x.data(), stride, cache.layout, stored.data(),
+                                   cache.sequences_view(), nullptr, nullptr);
+      ops::kv4_decode_attention(cache.layout, stored.data(), cache.sequences_view(), attention, workspace,
+                                nullptr);
+      ops::quantize_rows(static_cast<const float*>(out.data()), width, options, of, nullptr);
+    }
+    ops::cuda_check(cudaDeviceSynchronize(), "KV4 attention");
+    pages[fused].resize(before.size());
+    stored.download(pages[fused].data(), before.size());
+  }
+  EXPECT_EQ(pages[0], pages[1]);
+  EXPECT_NE(pages[0], before);
+  const auto same = [](const auto& a, const auto& b) {
+    auto first = std::vector<std::remove_cvref_t<decltype(*a.data())>>(a.size());
+    auto second = first;
+    a.download(first.data(), first.size());
+    b.download(second.data(), second.size());
+    return first == second;
+  };
+  EXPECT_TRUE(same(codes[0].codes, codes[1].codes));
+  EXPECT_TRUE(same(codes[0].scale, codes[1].scale));
+  EXPECT_TRUE(same(codes[0].zero, codes[1].zero));
+}
+
+TEST(Kv4, OneStepOfAShortSequence) {
+  expect_same_step(128, 1, 4, {520}, 128, false);
+}
+
+TEST(Kv4, OneStepIsThatOfTheKernelsAlone) {
+  expect_same_step(128, 2, 4, {1, 70, 333, 16}, 128, false);
+  expect_same_step(64, 1, 2, {2300}, 128, false);
+  expect_same_step(64, 3, 2, {129, 64, 1000}, 64, true);
+  expect_same_step(64, 1, 1, {17}, 32, false);
+  expect_same_step(256, 1, 8, {200, 1}, 128, false);
+  expect_same_step(128, 8, 4, {1025}, 32, true);
 }
 
 TEST(Kv4, RefusesWhatItCannotDo) {

@@ -223,7 +223,8 @@ TEST(ZipperGemm, ResultsAreWithinRounding) {
                         Case{40, 100, 300, 0, 256, 0, 8, Presence::None, 32767},
                         Case{128, 128, 256, 0, 128, 32, 8, Presence::Corner, 32767},
                         Case{213, 264, 1920, 0, 128, 128, 8, Presence::Random, 700},
-                        Case{400, 256, 1280, 0, 128, 256, 4, Presence::Random, 20}})
+                        Case{400, 256, 1280, 0, 128, 256, 4, Presence::Random, 20},
+                        Case{11, 600, 6000, 0, 128, 128, 4, Presence::Random, 40}})
     expect_close(c);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/expert_routing.h"
+#include "ops/cuda/kv4_decode.h"
 #include "ops/cuda/log_probability.h"
 #include "ops/cuda/rotate_heads.h"
 
@@ -55,7 +56,7 @@ CudaForwardPass::CudaForwardPass(const CudaModel& model, CudaScratch& scratch, i
   };
   int64_t qkv = 0;
   for (const CudaLayer& layer : model.layers) qkv = std::max(qkv, layer.qkv.outputs());
-  hidden_ = floats(config_.hidden);
+  for (ops::DeviceBuffer<float>& hidden : hidden_) hidden = floats(config_.hidden);
   delta_ = floats(config_.hidden);
   qkv_ = floats(qkv);
   attended_ = floats(config_.query_width());
@@ -171,7 +172,8 @@ void CudaForwardPass::upload(const Shape& shape) {
 
 void CudaForwardPass::enqueue(const Shape& shape) {
   const int64_t rows = shape.rows;
-  model_.embedding.look_up(tokens_, rows, config_.embedding_scale, hidden_.data(), stream_);
+  hidden_now_ = 0;
+  model_.embedding.look_up(tokens_, rows, config_.embedding_scale, hidden(), stream_);
   for (Rope* rope : {&rope_, &local_rope_})
     ops::rope_factors(lengths_, rows, rope->frequencies.data(), rope->half, rope->scale, rope->cosine.data(),
                       rope->sine.data(), stream_);
@@ -180,22 +182,31 @@ void CudaForwardPass::enqueue(const Shape& shape) {
     attend(layer, index, shape);
     run_mlp(layer, index, shape);
   }
-  ops::add_values(hidden_.data(), delta_.data(), rows * config_.hidden, stream_);
+}
+
+void CudaForwardPass::copy_checks() {
   ops::cuda_check(cudaMemcpyAsync(pinned_bad_.as<unsigned long long>(), bad_.data(), bad_.bytes(),
                                   cudaMemcpyDeviceToHost, stream_),
                   "copy of the checks");
 }
 
-void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape& shape) {
-  const int64_t rows = shape.rows, width = layer.qkv.outputs(), query_width = config_.query_width();
+LinearInput CudaForwardPass::normed_input(bool added, unsigned long long* bad) {
   LinearInput input;
   input.kind = LinearInput::Kind::Norm;
-  input.x = hidden_.data();
+  input.x = hidden();
   input.stride = config_.hidden;
-  input.add = index == 0 ? nullptr : delta_.data();
   input.epsilon = config_.norm_epsilon;
-  input.bad = site(index, kInputNorm);
-  layer.qkv.run(input, rows, qkv_.data(), width, scratch_);
+  input.bad = bad;
+  if (!added) return input;
+  hidden_now_ = 1 - hidden_now_;
+  input.add = delta_.data();
+  input.sum = hidden();
+  return input;
+}
+
+void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape& shape) {
+  const int64_t rows = shape.rows, width = layer.qkv.outputs(), query_width = config_.query_width();
+  layer.qkv.run(normed_input(index > 0, site(index, kInputNorm)), rows, qkv_.data(), width, scratch_);
 
   const Rope& rope = layer.window > 0 ? local_rope_ : rope_;
   ops::HeadRotation rotation;
@@ -211,18 +222,6 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
   rotation.hadamard_signs = layer.key_signs.data();
   ops::KvRows kv_rows{static_cast<int>(rows), static_cast<int>(shape.max_pages), table_, lengths_,
                       sequence_of_};
-  if (!layer.key_hadamard && !layer.key_matrices) {
-    ops::rotate_heads_and_append(rotation, qkv_.data(), width, layer.kv, pages_, kv_rows, site(index, kKv),
-                                 stream_);
-  } else {
-    ops::rotate_heads(rotation, qkv_.data(), rows, width, stream_);
-    if (layer.key_hadamard) layer.key_hadamard->apply(qkv_.data(), rows, width, stream_);
-    if (layer.key_matrices) layer.key_matrices->apply(qkv_.data(), rows, width, stream_);
-    const float* key = qkv_.data() + query_width;
-    ops::kv_append(layer.kv, pages_, kv_rows, key, key + config_.kv_width(), width, site(index, kKv),
-                   stream_);
-  }
-
   ops::KvAttention attention;
   attention.heads = static_cast<int>(config_.heads);
   attention.scale = config_.attention_scale;
@@ -233,17 +232,45 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
   attention.q_stride = width;
   attention.out = attended_.data();
   attention.out_stride = query_width;
-  ops::tile_attention(layer.kv, pages_, kv_rows, tiles_, static_cast<int>(shape.tiles), attention, stream_);
-  kv_rows.rows = static_cast<int>(shape.singles);
-  if (ops::kv4_decode_fits(layer.kv, attention.heads))
-    ops::kv4_decode_attention(layer.kv, pages_, kv_rows, attention, kv_workspace_, stream_);
-  else
-    ops::row_attention(layer.kv, pages_, kv_rows, attention, kv_workspace_, stream_);
 
   LinearInput output;
   output.x = attended_.data();
   output.stride = query_width;
   output.bad = site(index, kOutputInput);
+  const bool fast = ops::kv4_decode_fits(layer.kv, attention.heads);
+  const bool rotates_apart = layer.key_hadamard || layer.key_matrices;
+  ops::KvDecodeStep step;
+  if (fast && shape.tiles == 0) {
+    // A sequence's only row may store its own key and value while others attend.
+    if (!rotates_apart && shape.rows == shape.sequences) step.rotation = &rotation;
+    step.pages = pages_;
+    step.bad = site(index, kKv);
+    const auto target = layer.output.codes_target(scratch_);
+    if (target && ops::kv4_decode_makes_codes(layer.kv, attention.heads, target->options, *target->codes)) {
+      step.codes = target->codes;
+      step.options = target->options;
+      step.options.bad = output.bad;
+      output.kind = LinearInput::Kind::Codes;
+    }
+  }
+  if (rotates_apart) {
+    ops::rotate_heads(rotation, qkv_.data(), rows, width, stream_);
+    if (layer.key_hadamard) layer.key_hadamard->apply(qkv_.data(), rows, width, stream_);
+    if (layer.key_matrices) layer.key_matrices->apply(qkv_.data(), rows, width, stream_);
+    const float* key = qkv_.data() + query_width;
+    ops::kv_append(layer.kv, pages_, kv_rows, key, key + config_.kv_width(), width, site(index, kKv),
+                   stream_);
+  } else if (step.rotation == nullptr) {
+    ops::rotate_heads_and_append(rotation, qkv_.data(), width, layer.kv, pages_, kv_rows, site(index, kKv),
+                                 stream_);
+  }
+  ops::tile_attention(layer.kv, pages_, kv_rows, tiles_, static_cast<int>(shape.tiles), attention, stream_);
+  kv_rows.rows = static_cast<int>(shape.singles);
+  if (fast)
+    ops::kv4_decode_attention(layer.kv, pages_, kv_rows, attention, kv_workspace_, stream_, step);
+  else
+    ops::row_attention(layer.kv, pages_, kv_rows, attention, kv_workspace_, stream_);
+
   layer.output.run(output, rows, delta_.data(), config_.hidden, scratch_);
   if (layer.attention_out_norm.size() > 0)
     ops::rms_norm_rows<float>(delta_.data(), nullptr, nullptr, rows, config_.hidden,
@@ -255,14 +282,8 @@ void CudaForwardPass::run_mlp(const CudaLayer& layer, int64_t index, const Shape
   if (layer.router) {
     run_experts(layer, index, shape);
   } else {
-    LinearInput input;
-    input.kind = LinearInput::Kind::Norm;
-    input.x = hidden_.data();
-    input.stride = config_.hidden;
-    input.add = delta_.data();
-    input.epsilon = config_.norm_epsilon;
-    input.bad = site(index, kMlpNorm);
-    run_expert(layer.experts.front(), input, shape.rows, delta_.data(), site(index, kDownInput));
+    run_expert(layer.experts.front(), normed_input(true, site(index, kMlpNorm)), shape.rows, delta_.data(),
+               site(index, kDownInput));
   }
   if (layer.mlp_out_norm.size() > 0)
     ops::rms_norm_rows<float>(delta_.data(), nullptr, nullptr, shape.rows, config_.hidden,
@@ -272,13 +293,17 @@ void CudaForwardPass::run_mlp(const CudaLayer& layer, int64_t index, const Shape
 
 void CudaForwardPass::run_expert(const CudaMlp& mlp, const LinearInput& input, int64_t rows, float* out,
                                  unsigned long long* bad) {
-  mlp.gate_up.run(input, rows, gate_up_.data(), mlp.gate_up.outputs(), scratch_);
   LinearInput gated;
-  gated.kind = LinearInput::Kind::Gate;
-  gated.x = gate_up_.data();
-  gated.stride = mlp.gate_up.outputs();
   gated.gelu = config_.activation == Activation::GeluTanh;
-  gated.bad = bad;
+  if (mlp.gate_up.run_gated(input, rows, mlp.down, gated.gelu, bad, scratch_)) {
+    gated.kind = LinearInput::Kind::Codes;
+  } else {
+    mlp.gate_up.run(input, rows, gate_up_.data(), mlp.gate_up.outputs(), scratch_);
+    gated.kind = LinearInput::Kind::Gate;
+    gated.x = gate_up_.data();
+    gated.stride = mlp.gate_up.outputs();
+    gated.bad = bad;
+  }
   mlp.down.run(gated, rows, out, config_.hidden, scratch_);
 }
 
@@ -286,7 +311,7 @@ void CudaForwardPass::run_expert(const CudaMlp& mlp, const LinearInput& input, i
 // token's sum has one order.
 void CudaForwardPass::run_experts(const CudaLayer& layer, int64_t index, const Shape& shape) {
   const int64_t rows = shape.rows, width = config_.hidden, experts = config_.moe.experts;
-  ops::rms_norm_rows<float>(hidden_.data(), delta_.data(), hidden_.data(), rows, width, layer.mlp_norm.data(),
+  ops::rms_norm_rows<float>(hidden(), delta_.data(), hidden(), rows, width, layer.mlp_norm.data(),
                             config_.norm_epsilon, normed_.data(), site(index, kMlpNorm), stream_);
   const void* input = normed_.data();
   if (layer.router->bf16()) {
@@ -355,6 +380,8 @@ void CudaForwardPass::run(std::span<const Slice> slices) {
   const auto queue = [&] {
     upload(shape);
     enqueue(shape);
+    ops::add_values(hidden(), delta_.data(), shape.rows * config_.hidden, stream_);
+    copy_checks();
   };
   if (!graphs_ || shape.tiles > 0 || shape.rows > kGraphRows || shape.rows != shape.sequences) return queue();
   Graph& graph = pass_graphs_[shape];
@@ -362,16 +389,6 @@ void CudaForwardPass::run(std::span<const Slice> slices) {
   if (graph.uses++ == 0) return queue();
   if (graph.exec == nullptr) graph.exec = capture(queue);
   ops::cuda_check(cudaGraphLaunch(graph.exec, stream_), "cudaGraphLaunch");
-}
-
-void CudaForwardPass::head(const float* hidden, int64_t rows, float* out) {
-  LinearInput input;
-  input.kind = LinearInput::Kind::Norm;
-  input.x = const_cast<float*>(hidden);  // nothing is added to it
-  input.stride = config_.hidden;
-  input.epsilon = config_.norm_epsilon;
-  input.bad = site(config_.layers, 0);
-  model_.head.run(input, rows, out, config_.vocabulary, scratch_);
 }
 
 void CudaForwardPass::run_head(std::span<const int64_t> rows,
@@ -387,13 +404,13 @@ void CudaForwardPass::run_head(std::span<const int64_t> rows,
     ops::cuda_check(cudaMemcpyAsync(indices_.data(), indices, static_cast<size_t>(count) * 4,
                                     cudaMemcpyHostToDevice, stream_),
                     "copy of row numbers");
-    ops::gather_rows(hidden_.data(), indices_.data(), count, config_.hidden, head_in_.data(), stream_);
-    head(head_in_.data(), count, logits_.data());
+    ops::gather_rows(hidden(), indices_.data(), count, config_.hidden, head_in_.data(), stream_);
+    LinearInput input = normed_input(false, site(config_.layers, 0));
+    input.x = head_in_.data();
+    model_.head.run(input, count, logits_.data(), config_.vocabulary, scratch_);
     take(first, count);
   }
-  ops::cuda_check(cudaMemcpyAsync(pinned_bad_.as<unsigned long long>(), bad_.data(), bad_.bytes(),
-                                  cudaMemcpyDeviceToHost, stream_),
-                  "copy of the checks");
+  copy_checks();
   settle();
 }
 
@@ -473,7 +490,8 @@ std::vector<int32_t> CudaForwardPass::greedy(std::span<const Slice> slices, int6
   ops::cuda_check(cudaDeviceSynchronize(), "greedy decoding");  // they are zeroed on another stream
   const auto pass = [&] {
     enqueue(shape);
-    head(hidden_.data(), shape.rows, logits_.data());
+    model_.head.run(normed_input(true, site(config_.layers, 0)), shape.rows, logits_.data(),
+                    config_.vocabulary, scratch_);
     ops::argmax_rows(logits_.data(), shape.rows, config_.vocabulary, argmax_, tokens_, stream_);
     ops::advance_sequences(tokens_, lengths_, shape.rows, history.data(), step.data(), stream_);
   };
@@ -488,6 +506,7 @@ std::vector<int32_t> CudaForwardPass::greedy(std::span<const Slice> slices, int6
     if (exec == nullptr) exec = capture(pass);
     ops::cuda_check(cudaGraphLaunch(exec, stream_), "cudaGraphLaunch");
   }
+  copy_checks();
   std::vector<int32_t> tokens(history.size());
   const cudaError_t code = cudaStreamSynchronize(stream_);
   if (exec != nullptr) cudaGraphExecDestroy(exec);

@@ -77,7 +77,9 @@ class CudaForwardPass {
   /// Writes a pass's inputs into staged_; the page table has room for `ahead` tokens more a sequence.
   Shape stage(std::span<const Slice> slices, int64_t ahead);
   void upload(const Shape& shape);
+  /// All layers; what the last one adds to the hidden state is left in delta_.
   void enqueue(const Shape& shape);
+  void copy_checks();
   /// Instantiates what `queue` queues.
   cudaGraphExec_t capture(const std::function<void()>& queue);
   void attend(const CudaLayer& layer, int64_t index, const Shape& shape);
@@ -85,7 +87,10 @@ class CudaForwardPass {
   void run_experts(const CudaLayer& layer, int64_t index, const Shape& shape);
   void run_expert(const CudaMlp& mlp, const LinearInput& input, int64_t rows, float* out,
                   unsigned long long* bad);
-  void head(const float* hidden, int64_t rows, float* out);
+  float* hidden() { return hidden_[hidden_now_].data(); }
+  /// The hidden state to be normed, with what the layer before left in delta_ where `added`; from then on the
+  /// sum is the hidden state.
+  LinearInput normed_input(bool added, unsigned long long* bad);
   /// Runs the head over the rows, at most logit_rows_ at a time: take(first, count) queues what becomes of
   /// the logits [count, vocabulary] of rows[first..].
   void run_head(std::span<const int64_t> rows, const std::function<void(int64_t, int64_t)>& take);
@@ -105,7 +110,11 @@ class CudaForwardPass {
 
   Rope rope_, local_rope_;
   ops::KvWorkspace kv_workspace_;
-  ops::DeviceBuffer<float> hidden_, delta_, qkv_, attended_, gate_up_;
+  // The hidden state before and after an addition take turns: a product that norms its input reads the one in
+  // every CTA while it writes the other.
+  ops::DeviceBuffer<float> hidden_[2];
+  int hidden_now_ = 0;
+  ops::DeviceBuffer<float> delta_, qkv_, attended_, gate_up_;
   ops::DeviceBuffer<float> normed_, router_logits_, expert_in_, expert_out_, expert_weights_;
   ops::DeviceBuffer<float> head_in_, logits_, scores_;
   ops::DeviceBuffer<int32_t> inputs_;  // what stage() wrote

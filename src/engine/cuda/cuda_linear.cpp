@@ -146,6 +146,69 @@ const ops::DenseDeviceMatrix* CudaLinear::dense() const {
   return parts_.size() == 1 ? parts_.front().dense.get() : nullptr;
 }
 
+ops::RowOptions CudaLinear::options_of(const Stage& stage, const LinearInput& input) {
+  return {stage.activation,
+          stage.gain ? stage.gain->data() : nullptr,
+          stage.hadamard ? static_cast<int>(stage.hadamard->order()) : 0,
+          input.gelu,
+          input.add,
+          input.sum,
+          input.bad};
+}
+
+namespace {
+// The sums stand in place of x for parts to come.
+void add_done(LinearInput& input, int64_t width) {
+  if (input.add == nullptr) return;
+  input.x = input.sum;
+  input.stride = width;
+  input.add = nullptr;
+}
+
+bool takes_few(const CudaScratch& scratch) {
+  return !scratch.invariant() && ops::gpu_kernels() == ops::GpuKernels::Wgmma;
+}
+}  // namespace
+
+std::optional<ops::NormedRows> CudaLinear::normed_rows(const Part& part, const LinearInput& input,
+                                                       int64_t rows, const CudaScratch& scratch) const {
+  const Stage& stage = stages_[part.stage];
+  if (!part.zipper || !stage.fused || input.kind != LinearInput::Kind::Norm || !takes_few(scratch)) return {};
+  const ops::NormedRows normed{input.x, rows, input.stride, input.epsilon, options_of(stage, input)};
+  if (!ops::decode_takes_rows(*part.zipper, normed)) return {};
+  return normed;
+}
+
+std::optional<CudaLinear::CodesTarget> CudaLinear::codes_target(CudaScratch& scratch) const {
+  if (stages_.size() != 1 || !stages_.front().fused) return {};
+  const Stage& stage = stages_.front();
+  return CodesTarget{options_of(stage, {}), &scratch.codes(inputs_, stage.activation.group)};
+}
+
+bool CudaLinear::run_gated(const LinearInput& input, int64_t rows, const CudaLinear& next, bool gelu,
+                           unsigned long long* bad, CudaScratch& scratch) const {
+  if (parts_.size() != 1 || !parts_.front().zipper || !takes_few(scratch)) return false;
+  const Part& part = parts_.front();
+  std::optional<CodesTarget> target = next.codes_target(scratch);
+  if (!target) return false;
+  target->options.gelu = gelu;
+  target->options.bad = bad;
+  const int processors = scratch.workspace().processors;
+  if (!ops::decode_takes_gate(*part.zipper, rows, target->options, *target->codes, processors)) return false;
+  const std::optional<ops::NormedRows> normed = normed_rows(part, input, rows, scratch);
+  ops::DecodeInput from;
+  if (normed) {
+    from.rows = &*normed;
+  } else {
+    LinearInput rest = input;
+    prepare(stages_.front(), rest, rows, false, scratch);
+    from.codes = &scratch.codes(inputs_, stages_.front().activation.group);
+  }
+  ops::zipper_decode_gated(*part.zipper, from, target->options, processors, *target->codes,
+                           {scratch.stream(), scratch.overlap()});
+  return true;
+}
+
 // Leaves codes, or values in scratch.values() (scratch.halves() where bf16).
 void CudaLinear::prepare(const Stage& stage, LinearInput& input, int64_t rows, bool bf16,
                          CudaScratch& scratch) const {
@@ -154,10 +217,7 @@ void CudaLinear::prepare(const Stage& stage, LinearInput& input, int64_t rows, b
   if (stage.fused) {
     ops::DeviceActivations& codes = scratch.codes(inputs_, stage.activation.group);
     codes.tokens = rows;
-    ops::RowOptions options{
-        stage.activation, gain,      stage.hadamard ? static_cast<int>(stage.hadamard->order()) : 0,
-        input.gelu,       input.add, input.x,
-        input.bad};
+    const ops::RowOptions options = options_of(stage, input);
     if (input.kind == LinearInput::Kind::Norm)
       ops::rms_norm_quantize(input.x, input.stride, input.epsilon, options, codes, stream, scratch.overlap());
     else if (input.kind == LinearInput::Kind::Gate)
@@ -165,7 +225,7 @@ void CudaLinear::prepare(const Stage& stage, LinearInput& input, int64_t rows, b
     else
       ops::quantize_rows(input.x, input.stride, options, codes, stream, scratch.overlap());
     ops::prepare_product(codes, stage.activation.bits, stream);
-    input.add = nullptr;  // now in x
+    add_done(input, inputs_);
     return;
   }
   const bool transformed = stage.hadamard || stage.blocks;
@@ -173,12 +233,12 @@ void CudaLinear::prepare(const Stage& stage, LinearInput& input, int64_t rows, b
   const bool straight_to_bf16 = bf16 && !transformed && stage.activation.bits == 16;
   if (input.kind == LinearInput::Kind::Norm) {
     if (straight_to_bf16)
-      ops::rms_norm_rows(input.x, input.add, input.x, rows, inputs_, gain, input.epsilon, scratch.halves(),
+      ops::rms_norm_rows(input.x, input.add, input.sum, rows, inputs_, gain, input.epsilon, scratch.halves(),
                          input.bad, stream);
     else
-      ops::rms_norm_rows(input.x, input.add, input.x, rows, inputs_, gain, input.epsilon, values, input.bad,
+      ops::rms_norm_rows(input.x, input.add, input.sum, rows, inputs_, gain, input.epsilon, values, input.bad,
                          stream);
-    input.add = nullptr;
+    add_done(input, inputs_);
   } else if (input.kind == LinearInput::Kind::Gate) {
     if (straight_to_bf16)
       ops::gate_rows(input.x, rows, inputs_, input.gelu, scratch.halves(), stream);
@@ -210,8 +270,20 @@ void CudaLinear::run(LinearInput input, int64_t rows, float* y, int64_t y_stride
                      CudaScratch& scratch) const {
   size_t prepared = stages_.size();
   bool prepared_bf16 = false;
+  if (input.kind == LinearInput::Kind::Codes) {
+    prepared = 0;
+    const ActivationPolicy& activation = stages_.front().activation;
+    ops::prepare_product(scratch.codes(inputs_, activation.group), activation.bits, scratch.stream());
+  }
   for (const Part& part : parts_) {
     const Stage& stage = stages_[part.stage];
+    if (const std::optional<ops::NormedRows> normed = normed_rows(part, input, rows, scratch)) {
+      const ops::ZipperPlan plan = ops::plan_decode(rows, part.zipper->rows, scratch.workspace().processors);
+      ops::zipper_decode(*part.zipper, {nullptr, &*normed}, plan, y + part.offset, y_stride,
+                         {scratch.stream(), scratch.overlap()});
+      add_done(input, inputs_);
+      continue;
+    }
     const bool bf16 = part.dense && part.dense->bf16();
     if (prepared != part.stage || prepared_bf16 != bf16) prepare(stage, input, rows, bf16, scratch);
     prepared = part.stage;

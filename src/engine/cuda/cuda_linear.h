@@ -15,6 +15,7 @@
 #include "ops/cuda/device_activations.h"
 #include "ops/cuda/quantize_rows.h"
 #include "ops/cuda/row_transforms.h"
+#include "ops/cuda/zipper_decode.h"
 #include "ops/cuda/zipper_product.h"
 
 namespace quatrain {
@@ -65,13 +66,14 @@ class CudaScratch {
 };
 
 /// Where a linear's input comes from: FP32 rows as they are, rows to be normed (after `add` has been added to
-/// them in place), or gates and ups to be multiplied.
+/// them), gates and ups to be multiplied, or codes that stand where codes_target() said.
 struct LinearInput {
-  enum class Kind { Plain, Norm, Gate };
+  enum class Kind { Plain, Norm, Gate, Codes };
   Kind kind = Kind::Plain;
-  float* x = nullptr;
+  const float* x = nullptr;
   int64_t stride = 0;
   const float* add = nullptr;         // Norm: [rows, width]
+  float* sum = nullptr;               // x + add, [rows, width], not x
   float epsilon = 0;                  // Norm
   bool gelu = false;                  // Gate
   unsigned long long* bad = nullptr;  // as in ops::RowOptions
@@ -96,9 +98,21 @@ class CudaLinear {
   /// The matrix of the only part, where it is dense: what a tied embedding reads.
   const ops::DenseDeviceMatrix* dense() const;
 
-  /// y [rows, outputs()], rows `y_stride` floats apart. Of an input with `add`, x holds the sums
-  /// afterwards.
+  /// y [rows, outputs()], rows `y_stride` floats apart.
   void run(LinearInput input, int64_t rows, float* y, int64_t y_stride, CudaScratch& scratch) const;
+
+  /// How a kernel before this linear makes its codes itself: of a plain input, or of gates and ups with their
+  /// function still to be said.
+  struct CodesTarget {
+    ops::RowOptions options;
+    ops::DeviceActivations* codes = nullptr;
+  };
+  /// Nothing where the parts want different codes, or something else than a quantiser makes them.
+  std::optional<CodesTarget> codes_target(CudaScratch& scratch) const;
+  /// run() of gates and ups that leaves codes for `next`, whose input is of kind Gate with this gelu and bad;
+  /// false, and nothing done, where no kernel does both.
+  bool run_gated(const LinearInput& input, int64_t rows, const CudaLinear& next, bool gelu,
+                 unsigned long long* bad, CudaScratch& scratch) const;
 
  private:
   // How the input of consecutive parts is prepared.
@@ -117,7 +131,11 @@ class CudaLinear {
     std::unique_ptr<ops::ZipperMatrix> zipper;
     std::unique_ptr<ops::DenseDeviceMatrix> dense;
   };
+  static ops::RowOptions options_of(const Stage& stage, const LinearInput& input);
   void prepare(const Stage& stage, LinearInput& input, int64_t rows, bool bf16, CudaScratch& scratch) const;
+  /// Where the part's product norms the input itself: what it is told.
+  std::optional<ops::NormedRows> normed_rows(const Part& part, const LinearInput& input, int64_t rows,
+                                             const CudaScratch& scratch) const;
 
   int64_t inputs_ = 0, outputs_ = 0;
   std::vector<Stage> stages_;

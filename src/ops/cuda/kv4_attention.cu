@@ -1,24 +1,42 @@
-// Decode attention over 4-bit pages. Keys and values are the wide operand of the tensor cores (16 tokens,
-// then 16 columns), the up to 8 query heads of a kv head the narrow one, so that every mma is useful and
-// nothing is dequantised: scores are s (q . code - z sum(q)), and values' scales go into the probabilities.
-#include <cuda_fp16.h>
-
+// Decode attention over 4-bit pages. A sequence is split over CTAs; their partial results meet through the
+// shared memory of a cluster, before compute capability 9.0 through memory.
 #include <algorithm>
+#include <bit>
 
 #include "ops/cuda/dependent_launch.h"
 #include "ops/cuda/gpu.h"
-#include "ops/cuda/kv_pages.h"
+#include "ops/cuda/kv4_decode.h"
+#include "ops/cuda/kv4_tile.cuh"
+#include "ops/cuda/kv_store.cuh"
 #include "ops/cuda/ptx/launch.cuh"
-#include "ops/cuda/ptx/mma.cuh"
+#include "ops/cuda/ptx/shared_memory.cuh"
+#include "ops/cuda/rotate_head.cuh"
 
 namespace quatrain::ops {
 namespace {
 
+using kv4::as_bits;
+using kv4::attend;
+using kv4::kBoost;
+using kv4::kHeads;
+using kv4::kTile;
+using kv4::State;
+using kv4::Tile;
+
 constexpr int kWarps = 4;
-constexpr int kTile = 16;  // tokens of a warp at a time
-constexpr int kHeads = 8;  // query heads of a kv head, padded
 constexpr int kMaxSplits = 64;
-constexpr float kBoost = 64;  // keeps probability * scale in FP16's normal range; scales are below 1,023
+constexpr int kMaxCluster = 8;    // CTAs that meet through shared memory
+constexpr int kLeastCluster = 4;  // that is faster than meeting through memory
+constexpr int kClusterTiles = 4;  // of a warp at most; longer sequences are worth more CTAs
+
+// Codes of the output; a warp makes 128 columns at a time.
+struct AttentionCodes {
+  int8_t* codes;  // or null
+  float* scale;
+  int32_t* zero;
+  int64_t stride, token_stride;
+  RowParams row;
+};
 
 struct AttentionParams {
   DeviceKvLayout layout;
@@ -29,150 +47,110 @@ struct AttentionParams {
   int splits;
   float* partial;  // [row, kv head, split][kHeads * (head_dim + 2)]
   int* arrived;
+  bool rotates;  // q, and stores k and v
+  HeadRotation rotation;
+  uint8_t* stored;  // the pages
+  unsigned long long* bad;
+  AttentionCodes codes;
 };
 
-__device__ __forceinline__ uint32_t as_bits(__half2 x) {
-  return *reinterpret_cast<uint32_t*>(&x);
-}
-__device__ __forceinline__ __half2 as_halves(uint32_t x) {
-  return *reinterpret_cast<__half2*>(&x);
-}
-
-// Nibbles i and i + 4 of a word as FP16 pairs, i = 0 ... 3: 1024 + q has q in its last bits, 1024 + 16 q too.
-__device__ __forceinline__ void unpack(uint32_t x, uint32_t (&pairs)[4]) {
-  const __half2 bias = __float2half2_rn(-1024.0f), wide = __float2half2_rn(0.0625f),
-                wide_bias = __float2half2_rn(-64.0f);
-  const uint32_t y = x >> 8;
-  pairs[0] = as_bits(__hadd2(as_halves((x & 0x000F000Fu) | 0x64006400u), bias));
-  pairs[1] = as_bits(__hfma2(as_halves((x & 0x00F000F0u) | 0x64006400u), wide, wide_bias));
-  pairs[2] = as_bits(__hadd2(as_halves((y & 0x000F000Fu) | 0x64006400u), bias));
-  pairs[3] = as_bits(__hfma2(as_halves((y & 0x00F000F0u) | 0x64006400u), wide, wide_bias));
-}
-
-__device__ __forceinline__ float scale_of(uint32_t pair) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(pair)));
-}
-__device__ __forceinline__ float zero_of(uint32_t pair) {
-  return static_cast<float>(static_cast<int32_t>(pair) >> 16);
-}
-
-// What a lane reads of 16 tokens: of keys the rows lane / 4 and + 8, a quarter of the columns each; of values
-// the four tokens 2 (lane % 4) + {0, 1, 8, 9}, an eighth of the columns each.
+// The query heads of a kv head, turned, into rotated [kHeads][kDim]; with `stores`, the row's key and value
+// into the page as well. A warp a head.
 template <int kDim>
-struct Tile {
-  static constexpr int kKeyWords = kDim / 32, kValueWords = kDim / 64;
-  uint32_t keys[2][kKeyWords], values[4][kValueWords];
-  uint32_t key_scales[2], value_scales[2];
-
-  __device__ void load(const AttentionParams& p, const int32_t* table, int head, int token, int lane) {
-    const uint8_t* at = p.pages + p.layout.at(__ldg(table + token / kKvPageTokens), head);
-    const int slot = token % kKvPageTokens, row = lane / 4, column = lane % 4;
-    const uint8_t* values_at = at + p.layout.codes_bytes();
-    const auto* pairs = reinterpret_cast<const uint32_t*>(at + 2 * p.layout.codes_bytes()) + slot + row;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      load_words(at + (slot + row + 8 * i) * (kDim / 2) + column * (kDim / 8), keys[i]);
-      key_scales[i] = __ldcs(pairs + 8 * i);
-      value_scales[i] = __ldcs(pairs + kKvPageTokens + 8 * i);
+__device__ void rotate(const AttentionParams& p, int batch_row, int head, const int32_t* table, int length,
+                       bool stores, float* rotated) {
+  const int lane = threadIdx.x % 32;
+  const float* row = p.attention.q + batch_row * p.attention.q_stride;
+  for (int item = threadIdx.x / 32; item < p.group + (stores ? 2 : 0); item += kWarps) {
+    const bool query = item < p.group;
+    if (query) {
+      const int query_head = head * p.group + item;
+      rotate_head(p.rotation, batch_row, true, row + query_head * kDim, rotated + item * kDim, lane);
+      continue;
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      load_words(values_at + (slot + 2 * column + i % 2 + i / 2 * 8) * (kDim / 2) + row * (kDim / 16),
-                 values[i]);
+    const int which = item - p.group, kv_heads = p.layout.kv_heads, slot = (length - 1) % kKvPageTokens;
+    const float* x = row + (p.attention.heads + which * kv_heads + head) * kDim;
+    if (which == 0) {
+      float* key = rotated + kHeads * kDim;
+      rotate_head(p.rotation, batch_row, false, x, key, lane);
+      x = key;
+    }
+    uint8_t* page = p.stored + p.layout.at(table[(length - 1) / kKvPageTokens], head);
+    if (!store_head(p.layout, page, which, slot, x, lane) && p.bad != nullptr)
+      atomicMin(p.bad, static_cast<unsigned long long>(batch_row * kv_heads + head));
   }
-  template <int kWords>
-  static __device__ void load_words(const uint8_t* from, uint32_t (&to)[kWords]) {
-    if constexpr (kWords % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < kWords / 4; ++i) {
-        const uint4 v = __ldcs(reinterpret_cast<const uint4*>(from) + i);
-        to[4 * i] = v.x, to[4 * i + 1] = v.y, to[4 * i + 2] = v.z, to[4 * i + 3] = v.w;
+}
+
+__device__ __forceinline__ void add(float weight, float4 value, float4& to) {
+  to.x = fmaf(weight, value.x, to.x);
+  to.y = fmaf(weight, value.y, to.y);
+  to.z = fmaf(weight, value.z, to.z);
+  to.w = fmaf(weight, value.w, to.w);
+}
+
+// Vector `vector` of a kv head's queries, four columns, into memory, as codes or as it is. Whole warps call
+// it.
+__device__ __forceinline__ void store(const AttentionParams& p, int batch_row, int head, int vector,
+                                      float4 value) {
+  const int dim = p.layout.head_dim, column = head * p.group * dim + vector * 4;
+  const bool active = vector * 4 < p.group * dim;
+  if (p.codes.codes != nullptr) {
+    float x[4] = {value.x, value.y, value.z, value.w};
+    const AttentionCodes& to = p.codes;
+    quad_codes(x, to.row, batch_row, column, active, [&](const StoredGroup& group, uint32_t codes) {
+      if (column % to.row.group == 0) {
+        const int64_t at = column / to.row.group * to.token_stride + batch_row;
+        to.scale[at] = group.scale;
+        to.zero[at] = group.zero;
       }
-    } else if constexpr (kWords == 2) {
-      const uint2 v = __ldcs(reinterpret_cast<const uint2*>(from));
-      to[0] = v.x, to[1] = v.y;
-    } else {
-      to[0] = __ldcs(reinterpret_cast<const uint32_t*>(from));
-    }
-  }
-};
-
-// The running softmax of a lane: of heads 2 (lane % 4) + {0, 1}, over the tokens that the warp has seen.
-template <int kDim>
-struct State {
-  float out[kDim / 16][4];  // columns x heads, like d of mma_half
-  float largest[2], sum[2], zeros[2];
-};
-
-// Tokens [skip, valid) of the tile count.
-template <int kDim>
-__device__ void attend(const Tile<kDim>& tile, const uint32_t (&q)[kDim / 16][2], const float (&q_sums)[2],
-                       float scale, int skip, int valid, int lane, State<kDim>& state) {
-  float scores[4] = {0, 0, 0, 0};
-#pragma unroll
-  for (int w = 0; w < kDim / 32; ++w) {
-    uint32_t upper[4], lower[4];
-    unpack(tile.keys[0][w], upper);
-    unpack(tile.keys[1][w], lower);
-    ptx::mma_half(scores, upper[0], lower[0], upper[1], lower[1], q[2 * w][0], q[2 * w][1]);
-    ptx::mma_half(scores, upper[2], lower[2], upper[3], lower[3], q[2 * w + 1][0], q[2 * w + 1][1]);
-  }
-  const int row = lane / 4;
-  const auto counts = [&](int i) { return row + 8 * i >= skip && row + 8 * i < valid; };
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t pair = tile.key_scales[i / 2];
-    scores[i] =
-        counts(i / 2) ? scale * scale_of(pair) * (scores[i] - zero_of(pair) * q_sums[i % 2]) : -INFINITY;
-  }
-  uint32_t weights[2];  // probability * value scale of tokens `row` and row + 8, two heads a register
-  float probabilities[4];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float largest = fmaxf(scores[h], scores[2 + h]);
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
-    largest = fmaxf(largest, state.largest[h]);  // finite: a tile has at least one token
-    const float fade = exp2f(state.largest[h] - largest);
-    state.largest[h] = largest;
-    probabilities[h] = exp2f(scores[h] - largest);
-    probabilities[2 + h] = exp2f(scores[2 + h] - largest);
-    state.sum[h] = state.sum[h] * fade + probabilities[h] + probabilities[2 + h];
-    state.zeros[h] *= fade;
-#pragma unroll
-    for (int j = 0; j < kDim / 16; ++j) {
-      state.out[j][h] *= fade;
-      state.out[j][2 + h] *= fade;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float s = counts(i) ? scale_of(tile.value_scales[i]) * kBoost : 0.0f;
-    const __half2 w = __floats2half2_rn(probabilities[2 * i] * s, probabilities[2 * i + 1] * s);
-    const float z = counts(i) ? zero_of(tile.value_scales[i]) : 0.0f;
-    state.zeros[0] =
-        fmaf(__low2float(w), z, state.zeros[0]);  // of the rounded weights, so that offsets cancel
-    state.zeros[1] = fmaf(__high2float(w), z, state.zeros[1]);
-    weights[i] = ptx::transpose_halves(as_bits(w));
-  }
-  // Column pairs (i, i + 4) of a word of each of two tokens become A registers of tokens' pairs.
-#pragma unroll
-  for (int w = 0; w < kDim / 64; ++w) {
-    uint32_t near_low[4], near_high[4], far_low[4], far_high[4];
-    unpack(__byte_perm(tile.values[0][w], tile.values[1][w], 0x5410), near_low);   // columns 0 ... 3
-    unpack(__byte_perm(tile.values[0][w], tile.values[1][w], 0x7632), near_high);  // columns 4 ... 7
-    unpack(__byte_perm(tile.values[2][w], tile.values[3][w], 0x5410), far_low);
-    unpack(__byte_perm(tile.values[2][w], tile.values[3][w], 0x7632), far_high);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      ptx::mma_half(state.out[4 * w + i], near_low[i], near_high[i], far_low[i], far_high[i], weights[0],
-                    weights[1]);
+      *reinterpret_cast<uint32_t*>(to.codes + batch_row * to.stride + column) = codes;
+    });
+  } else if (active) {
+    float* to = p.attention.out + batch_row * p.attention.out_stride + column;
+    to[0] = value.x, to[1] = value.y, to[2] = value.z, to[3] = value.w;
   }
 }
 
-// One CTA a (row, kv head, split); its warps take every fourth tile.
+#if __CUDA_ARCH__ >= 900
+// Vector `vector` of the cluster's CTAs together. `merged`: each one's vectors, sums and largest scores in
+// its shared memory.
 template <int kDim>
+__device__ float4 gather(const AttentionParams& p, const float* merged, int vector) {
+  const int query = min(vector / (kDim / 4), p.group - 1);
+  const uint32_t base = ptx::shared_address(merged);
+  float4 total = make_float4(0, 0, 0, 0);
+  float largest = -1e30f, sum = 0;
+  constexpr int kAtOnce = 8;
+  for (int first = 0; first < p.splits; first += kAtOnce) {
+    float4 values[kAtOnce];
+    float sums[kAtOnce], maxima[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const uint32_t from = ptx::cluster_address(base, min(first + i, p.splits - 1));
+      maxima[i] = ptx::load_cluster(from + 4 * (kHeads * (kDim + 1) + query));
+      sums[i] = ptx::load_cluster(from + 4 * (kHeads * kDim + query));
+      values[i] = ptx::load_cluster_vector(from + 16 * vector);
+    }
+    float top = largest;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) top = fmaxf(top, maxima[i]);
+    const float fade = exp2f(largest - top);
+    largest = top;
+    sum *= fade;
+    total = make_float4(total.x * fade, total.y * fade, total.z * fade, total.w * fade);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float weight = first + i < p.splits ? exp2f(maxima[i] - top) : 0.0f;
+      sum = fmaf(weight, sums[i], sum);
+      add(weight, values[i], total);
+    }
+  }
+  return make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum);
+}
+#endif
+
+// One CTA a (row, kv head, split), splits being a cluster with kCluster; its warps take every fourth tile.
+template <int kDim, bool kCluster>
 __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     attention_kernel(const __grid_constant__ AttentionParams p) {
   constexpr int kRecord = kHeads * (kDim + 2);
@@ -181,7 +159,7 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
   __shared__ float weights[kMaxSplits][kHeads];
   __shared__ bool is_last;
   ptx::allow_next_kernel();
-  ptx::wait_for_previous_kernel();
+  if (!p.rotates) ptx::wait_for_previous_kernel();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int split = blockIdx.x % p.splits, pair = blockIdx.x / p.splits;
   const int head = pair % p.layout.kv_heads, batch_row = pair / p.layout.kv_heads;
@@ -192,13 +170,36 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
   const int first = begin_tile + static_cast<int>(static_cast<int64_t>(tiles) * split / p.splits);
   const int last = begin_tile + static_cast<int>(static_cast<int64_t>(tiles) * (split + 1) / p.splits);
 
+  // Two tiles are always on their way. Rows that store their own key are each the newest token of a sequence:
+  // all pages but that token's place are from earlier passes, and need not wait for the kernel before.
+  const int newest = (length - 1) / kTile;
+  Tile<kDim> a, b;
+  int tile = first + warp;
+  const auto load_first = [&](bool early) {
+    const auto ready = [&](int t) { return t < last && (p.rotates && t != newest) == early; };
+    if (ready(tile)) a.load(p.layout, p.pages, table, head, tile * kTile, lane);
+    if (ready(tile + kWarps)) b.load(p.layout, p.pages, table, head, (tile + kWarps) * kTile, lane);
+  };
+  load_first(true);
+  float* rotated = &shared[0][0];
+  static_assert(kWarps * kRecord >= (kHeads + 1) * kDim);
+  if (p.rotates) {
+    prefetch_rotation(p.rotation, batch_row);
+    ptx::wait_for_previous_kernel();
+    rotate<kDim>(p, batch_row, head, table, length, first <= newest && newest < last, rotated);
+    __syncthreads();
+  }
+
   // Key columns of lane c = lane % 4: a quarter; word w's nibbles 0 ... 7 are columns 8 w ... 8 w + 7 of it.
   uint32_t q[kDim / 16][2];
   float q_sums[2] = {0, 0};
   {
     const int query = lane / 4;
-    const float* from = p.attention.q + batch_row * p.attention.q_stride +
-                        (head * p.group + min(query, p.group - 1)) * kDim + lane % 4 * (kDim / 4);
+    const int row = min(query, p.group - 1);
+    const float* from =
+        p.rotates ? rotated + row * kDim
+                  : p.attention.q + batch_row * p.attention.q_stride + (head * p.group + row) * kDim;
+    from += lane % 4 * (kDim / 4);
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kDim / 32; ++w) {
@@ -225,19 +226,16 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     state.largest[h] = -1e30f;
     state.sum[h] = state.zeros[h] = 0;
   }
-  // Two tiles are always on their way.
+  if (p.rotates) __syncthreads();  // before records take q's place
+  load_first(false);
   const float scale = p.attention.scale * 1.44269504f;  // exp2
-  Tile<kDim> a, b;
-  int tile = first + warp;
-  if (tile < last) a.load(p, table, head, tile * kTile, lane);
-  if (tile + kWarps < last) b.load(p, table, head, (tile + kWarps) * kTile, lane);
   for (; tile < last; tile += 2 * kWarps) {
     attend<kDim>(a, q, q_sums, scale, begin - tile * kTile, length - tile * kTile, lane, state);
-    if (tile + 2 * kWarps < last) a.load(p, table, head, (tile + 2 * kWarps) * kTile, lane);
+    if (tile + 2 * kWarps < last) a.load(p.layout, p.pages, table, head, (tile + 2 * kWarps) * kTile, lane);
     if (tile + kWarps >= last) break;
     attend<kDim>(b, q, q_sums, scale, begin - (tile + kWarps) * kTile, length - (tile + kWarps) * kTile, lane,
                  state);
-    if (tile + 3 * kWarps < last) b.load(p, table, head, (tile + 3 * kWarps) * kTile, lane);
+    if (tile + 3 * kWarps < last) b.load(p.layout, p.pages, table, head, (tile + 3 * kWarps) * kTile, lane);
   }
 
   // Sums over the tokens of other lanes, then a record a warp: [head][column], sums, largest scores.
@@ -265,19 +263,9 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
   __syncthreads();
 
   // From here on a thread has four neighbouring columns of a query.
-  const int vectors = p.group * (kDim / 4);
-  const auto store = [&](int vector, float4 value) {
-    float* to = p.attention.out + batch_row * p.attention.out_stride + head * p.group * kDim + vector * 4;
-    to[0] = value.x, to[1] = value.y, to[2] = value.z, to[3] = value.w;
-  };
-  const auto add = [](float weight, float4 value, float4& to) {
-    to.x = fmaf(weight, value.x, to.x);
-    to.y = fmaf(weight, value.y, to.y);
-    to.z = fmaf(weight, value.z, to.z);
-    to.w = fmaf(weight, value.w, to.w);
-  };
-  float* own = p.partial + static_cast<int64_t>(blockIdx.x) * kRecord;
-  for (int i = threadIdx.x; i < vectors; i += kWarps * 32) {
+  const int vectors = p.group * (kDim / 4), padded = (vectors + 31) / 32 * 32;
+  float* own = kCluster ? shared[0] : p.partial + static_cast<int64_t>(blockIdx.x) * kRecord;
+  for (int i = threadIdx.x; i < padded; i += kWarps * 32) {
     const int query = i / (kDim / 4);
     float largest = -1e30f, sum = 0;
     float4 total = make_float4(0, 0, 0, 0);
@@ -290,16 +278,29 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
       sum += weight * shared[w][kHeads * kDim + query];
     }
     if (p.splits == 1) {
-      store(i, make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum));
+      store(p, batch_row, head, i, make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum));
       continue;
     }
-    reinterpret_cast<float4*>(own)[i] = total;
+    if (i >= vectors) continue;
+    reinterpret_cast<float4*>(own)[i] = total;  // of shared[0], no other thread reads it
     if (i % (kDim / 4) == 0) {
-      own[kHeads * kDim + query] = sum;
-      own[kHeads * (kDim + 1) + query] = largest;
+      float* scalars = kCluster ? weights[0] : own + kHeads * kDim;
+      scalars[query] = sum;
+      scalars[kHeads + query] = largest;
     }
   }
   if (p.splits == 1) return;
+  if constexpr (kCluster) {
+#if __CUDA_ARCH__ >= 900
+    __syncthreads();
+    if (threadIdx.x < 2 * kHeads) own[kHeads * kDim + threadIdx.x] = weights[0][threadIdx.x];
+    ptx::cluster_sync();
+    for (int block = split + p.splits * warp; block < padded / 32; block += p.splits * kWarps)
+      store(p, batch_row, head, block * 32 + lane, gather<kDim>(p, own, block * 32 + lane));
+    ptx::cluster_sync();  // the others may still read
+#endif
+    return;
+  }
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -337,7 +338,7 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     for (int i = 0; i < kMaxSplits / 16; ++i) weights[part + 16 * i][query] = maximum[i] / sum;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < vectors; i += kWarps * 32) {
+  for (int i = threadIdx.x; i < padded; i += kWarps * 32) {
     const auto* from = reinterpret_cast<const float4*>(records) + i;
     float4 total = make_float4(0, 0, 0, 0);
     constexpr int kAtOnce = 16;  // each load is a trip to L2
@@ -350,7 +351,7 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
 #pragma unroll
       for (int s = 0; s < kAtOnce; ++s) add(weights[first_record + s][i / (kDim / 4)], values[s], total);
     }
-    store(i, total);
+    store(p, batch_row, head, i, total);
   }
 }
 
@@ -370,8 +371,17 @@ bool kv4_decode_fits(const DeviceKvLayout& layout, int heads) {
          heads / layout.kv_heads <= kHeads;
 }
 
+bool kv4_decode_makes_codes(const DeviceKvLayout& layout, int heads, const RowOptions& options,
+                            const DeviceActivations& codes) {
+  const int64_t columns = int64_t{heads / layout.kv_heads} * layout.head_dim;
+  return options.gain == nullptr && options.hadamard == 0 &&
+         (codes.group == 32 || codes.group == 64 || codes.group == 128) && columns % codes.group == 0 &&
+         codes.width == int64_t{heads} * layout.head_dim;
+}
+
 void kv4_decode_attention(const DeviceKvLayout& layout, const uint8_t* pages, const KvRows& rows,
-                          const KvAttention& attention, KvWorkspace& workspace, cudaStream_t stream) {
+                          const KvAttention& attention, KvWorkspace& workspace, cudaStream_t stream,
+                          const KvDecodeStep& step) {
   require(
       kv4_decode_fits(layout, attention.heads),
       "KV4 attention: {} query heads over {} kv heads of {} columns ({} bits, {} groups); it takes 1 to {} "
@@ -379,29 +389,62 @@ void kv4_decode_attention(const DeviceKvLayout& layout, const uint8_t* pages, co
       attention.heads, layout.kv_heads, layout.head_dim, layout.bits, layout.groups(), kHeads);
   if (rows.rows == 0) return;
   const int pairs = rows.rows * layout.kv_heads;
-  // As many CTAs as run at once, but at least two tiles a warp each.
-  const int slots = workspace.processors * (layout.head_dim == 256 ? 2 : 4);
   const int length =
       attention.window > 0 ? std::min(attention.max_length, attention.window) : attention.max_length;
-  const int splits = std::clamp(std::min(slots / pairs, length / (2 * kWarps * kTile)), 1, kMaxSplits);
-  const AttentionParams params{layout,
-                               pages,
-                               rows,
-                               attention,
-                               attention.heads / layout.kv_heads,
-                               splits,
-                               workspace.partial.data(),
-                               workspace.arrived.data()};
+  const int shortest = length / (2 * kWarps * kTile);  // splits whose warps have two tiles each
+  // Clusters pay while their CTAs have SMs of their own (docs/measurements/gpu.md).
+  const int cluster_slots =
+      gpu_kernels() == GpuKernels::Wgmma && length <= kMaxCluster * kClusterTiles * kWarps * kTile
+          ? std::min(workspace.processors / pairs, kMaxCluster)
+          : 0;
+  const bool clusters = std::min(cluster_slots, shortest) >= kLeastCluster;
+  // Else as many CTAs as run at once.
+  const int slots = workspace.processors * (layout.head_dim == 256 ? 2 : 4);
+  const int splits =
+      clusters ? static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(cluster_slots, shortest))))
+               : std::clamp(std::min(slots / pairs, shortest), 1, kMaxSplits);
+  AttentionParams params{};
+  params.layout = layout;
+  params.pages = pages;
+  params.rows = rows;
+  params.attention = attention;
+  params.group = attention.heads / layout.kv_heads;
+  params.splits = splits;
+  params.partial = workspace.partial.data();
+  params.arrived = workspace.arrived.data();
+  if (step.rotation != nullptr) {
+    params.rotates = true;
+    params.rotation = *step.rotation;
+    params.stored = step.pages;
+    params.bad = step.bad;
+  }
+  if (step.codes != nullptr) {
+    DeviceActivations& codes = *step.codes;
+    require(kv4_decode_makes_codes(layout, attention.heads, step.options, codes),
+            "KV4 attention: no codes in groups of {} columns of {} heads of {}", codes.group, attention.heads,
+            layout.head_dim);
+    codes.tokens = rows.rows;
+    params.codes = {codes.codes.data(), codes.scale.data(),
+                    codes.zero.data(),  codes.stride,
+                    codes.token_stride, row_params(step.options, codes.width, codes.group, codes.groups)};
+  }
   require(static_cast<size_t>(pairs) <= workspace.arrived.size() &&
               (splits == 1 || static_cast<size_t>(pairs) * static_cast<size_t>(splits) *
                                       static_cast<size_t>(kHeads * (layout.head_dim + 2)) <=
                                   workspace.partial.size()),
           "KV4 attention: {} rows exceed the workspace", rows.rows);
-  const auto kernel = layout.head_dim == 64    ? attention_kernel<64>
-                      : layout.head_dim == 128 ? attention_kernel<128>
-                                               : attention_kernel<256>;
-  launch_dependent(kernel, static_cast<unsigned>(pairs * splits), kWarps * 32, 0, stream, "KV4 attention",
-                   params);
+  const unsigned grid = static_cast<unsigned>(pairs * splits);
+  if (!clusters) {
+    const auto kernel = layout.head_dim == 64    ? attention_kernel<64, false>
+                        : layout.head_dim == 128 ? attention_kernel<128, false>
+                                                 : attention_kernel<256, false>;
+    return launch_dependent(kernel, grid, kWarps * 32, 0, stream, "KV4 attention", params);
+  }
+  const auto kernel = layout.head_dim == 64    ? attention_kernel<64, true>
+                      : layout.head_dim == 128 ? attention_kernel<128, true>
+                                               : attention_kernel<256, true>;
+  launch_clusters(kernel, grid, static_cast<unsigned>(splits), kWarps * 32, 0, stream, "KV4 attention",
+                  params);
 }
 
 }  // namespace quatrain::ops

@@ -83,13 +83,6 @@ struct KvAttention {
   int64_t out_stride = 0;
 };
 
-/// Whether kv4_decode_attention takes this: 4 bits, the head as group, heads of 64, 128 or 256 columns, up to
-/// 8 query heads a kv head.
-bool kv4_decode_fits(const DeviceKvLayout& layout, int heads);
-/// One token a sequence on the tensor cores; others are an Error.
-void kv4_decode_attention(const DeviceKvLayout& layout, const uint8_t* pages, const KvRows& rows,
-                          const KvAttention& attention, KvWorkspace& workspace, cudaStream_t stream);
-
 /// Any layout, row by row.
 void row_attention(const DeviceKvLayout& layout, const uint8_t* pages, const KvRows& rows,
                    const KvAttention& attention, KvWorkspace& workspace, cudaStream_t stream);
@@ -100,8 +93,8 @@ inline constexpr int kQueryTile = 128;
 struct QueryTile {
   int32_t row, count, position, sequence;
 };
-/// Whether tile_attention takes this on the current GPU: heads of 64, 128 or 256 columns, whose pages fit into
-/// shared memory (of 99 KiB on 8.6, 8.9 and 12.x: not 8 and 16 bits with 256 columns).
+/// Whether tile_attention takes this on the current GPU: heads of 64, 128 or 256 columns, whose pages fit
+/// into shared memory (of 99 KiB on 8.6, 8.9 and 12.x: not 8 and 16 bits with 256 columns).
 bool tile_attention_fits(const DeviceKvLayout& layout);
 /// Causal attention of whole tiles of tokens (prefill) on the tensor cores: pages are widened to FP16, one
 /// rounding a value. `tiles` [count] in GPU memory; rows' lengths and sequence_of are not read.

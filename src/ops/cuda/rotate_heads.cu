@@ -1,7 +1,7 @@
 #include "ops/cuda/dependent_launch.h"
 #include "ops/cuda/kv_store.cuh"
 #include "ops/cuda/ptx/launch.cuh"
-#include "ops/cuda/rotate_heads.h"
+#include "ops/cuda/rotate_head.cuh"
 
 namespace quatrain::ops {
 namespace {
@@ -50,39 +50,7 @@ __global__ void rotate_kernel(HeadRotation p, Destination to, float* x, int64_t 
       atomicMin(to.bad, static_cast<unsigned long long>(row * p.kv_heads + kv_head));
   };
   if (head >= p.heads + p.kv_heads) return store(1, at);
-  float squares = 0;
-  for (int k = lane; k < dim; k += 32) {
-    v[k] = at[k];
-    squares = fmaf(v[k], v[k], squares);
-  }
-  if (p.query_norm != nullptr) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) squares += __shfl_xor_sync(~0u, squares, distance);
-    const float factor = rsqrtf(squares / static_cast<float>(dim) + p.epsilon);
-    const float* gain = head < p.heads ? p.query_norm : p.key_norm;
-    for (int k = lane; k < dim; k += 32) v[k] = v[k] * factor * gain[k];
-  }
-  __syncwarp();
-  const int half = static_cast<int>(p.half);
-  for (int i = lane; i < half; i += 32) {
-    const float c = p.cosine[row * half + i], s = p.sine[row * half + i], a = v[i], b = v[i + half];
-    v[i] = a * c - b * s;
-    v[i + half] = b * c + a * s;
-  }
-  __syncwarp();
-  if (p.hadamard_signs != nullptr) {
-    for (int k = lane; k < dim; k += 32) v[k] *= p.hadamard_signs[k];
-    for (int distance = 1; distance < dim; distance *= 2) {
-      __syncwarp();
-      for (int i = lane; i < dim / 2; i += 32) {
-        const int low = i / distance * 2 * distance + i % distance;
-        const float a = v[low], b = v[low + distance];
-        v[low] = a + b;
-        v[low + distance] = a - b;
-      }
-    }
-    __syncwarp();
-  }
+  rotate_head(p, row, head < p.heads, at, v, lane);
   if (append && head >= p.heads) return store(0, v);
   for (int k = lane; k < dim; k += 32) at[k] = v[k];
 }

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <bit>
-#include <type_traits>
 
 #include "ops/cuda/gpu.h"
-#include "ops/cuda/zipper_decode.cuh"
+#include "ops/cuda/zipper_decode.h"
 #include "ops/cuda/zipper_gemm.h"
 #include "ops/cuda/zipper_gemm_sm90.cuh"
 #include "ops/cuda/zipper_launch.h"
@@ -40,69 +38,6 @@ bool takes_wide(const ZipperMatrix& weights) {
   return weights.drain == 128 && !weights.group_scales;
 }
 
-constexpr int kSharedLimit = 227 * 1024;
-
-template <int kTokenBlocks, int kDrain, bool kGroupScales>
-void launch_decode(zipper::DecodeParams params, int workers, cudaStream_t stream, bool overlap) {
-  using S = zipper::DecodeShape<8 * kTokenBlocks, kDrain, kGroupScales>;
-  const auto kernel = zipper::decode_kernel<kTokenBlocks, kDrain, kGroupScales>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
-  cuda_check(prepared, "zipper decode: shared memory (it needs a Hopper GPU)");
-  const int wanted =
-      std::min((params.steps + zipper::kPieceSteps - 1) / zipper::kPieceSteps, zipper::kMaxPieces);
-  params.pieces = wanted;
-  while (params.pieces > 1 && S::shared_bytes(params.pieces, params.activation_groups) > kSharedLimit)
-    --params.pieces;
-  const int bytes = S::shared_bytes(params.pieces, params.activation_groups);
-  require(bytes <= kSharedLimit, "zipper decode: {} tokens in {} groups need {} KiB of shared memory",
-          params.tokens, params.activation_groups, bytes >> 10);
-  cluster_launch(kernel, workers, 1, zipper::kDecodeWarps * 32, bytes, stream, overlap, params);
-}
-
-template <int kDrain, bool kGroupScales>
-void launch_decode_tokens(const ZipperPlan& plan, const zipper::DecodeParams& params, cudaStream_t stream,
-                          bool overlap) {
-  if (plan.tile_tokens == 8)
-    return launch_decode<1, kDrain, kGroupScales>(params, plan.workers, stream, overlap);
-  launch_decode<2, kDrain, kGroupScales>(params, plan.workers, stream, overlap);
-}
-
-void run_decode(const ZipperMatrix& weights, const DeviceActivations& x, const ZipperPlan& plan, void* y,
-                bool y_fp32, int64_t stride, cudaStream_t stream, bool overlap) {
-  require(x.groups == 1 || std::has_single_bit(static_cast<uint64_t>(x.group)),
-          "zipper decode: activation groups of {} columns; it takes powers of two or the whole row", x.group);
-  require(x.tokens <= plan.tile_tokens, "zipper decode: {} tokens in a plan for {}", x.tokens,
-          plan.tile_tokens);
-  zipper::DecodeParams params{};
-  params.chunks = weights.chunks.data();
-  params.residual = weights.residual.data();
-  params.blocks = weights.blocks.data();
-  params.row_scale = weights.row_scale.data();
-  params.bias = weights.bias.data();
-  params.codes = x.codes.data();
-  params.scale = x.scale.data();
-  params.zero = x.zero.data();
-  params.code_stride = x.stride;
-  params.token_stride = x.token_stride;
-  params.group_shift = x.groups == 1 ? 31 : std::countr_zero(static_cast<uint64_t>(x.group));
-  params.activation_groups = static_cast<int>(x.groups);
-  params.rows = static_cast<int>(weights.rows);
-  params.tokens = static_cast<int>(x.tokens);
-  params.steps = static_cast<int>(weights.steps);
-  params.strips = (params.rows + 15) / 16;
-  params.slices = plan.slices;
-  params.cta_strips = zipper::kDecodeWarps / plan.slices;
-  params.y = y;
-  params.y_fp32 = y_fp32;
-  params.y_stride = stride;
-  if (weights.drain == 128 && !weights.group_scales)
-    return launch_decode_tokens<128, false>(plan, params, stream, overlap);
-  if (weights.drain == 128) return launch_decode_tokens<128, true>(plan, params, stream, overlap);
-  if (weights.drain == 64) return launch_decode_tokens<64, true>(plan, params, stream, overlap);
-  launch_decode_tokens<32, true>(plan, params, stream, overlap);
-}
-
 }  // namespace
 
 ZipperWorkspace::ZipperWorkspace(int64_t rows, int64_t tokens) : processors(gpu_processors()) {
@@ -122,20 +57,11 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   require(stride >= weights.rows, "zipper GEMM: rows of y {} apart hold {} results", stride, weights.rows);
   if (x.tokens == 0) return;
   if (plan.kernel == ZipperPlan::Kernel::Decode)
-    return run_decode(weights, x, plan, y, std::is_same_v<Out, float>, stride, stream, overlap);
+    return zipper_decode(weights, {&x, nullptr}, plan, y, stride, {stream, overlap});
   Params params{};
-  params.chunks = weights.chunks.data();
-  params.residual = weights.residual.data();
-  params.blocks = weights.blocks.data();
-  params.row_scale = weights.row_scale.data();
-  params.bias = weights.bias.data();
-  params.scale = x.scale.data();
-  params.zero = x.zero.data();
-  params.token_stride = x.token_stride;
-  params.activation_group = static_cast<int>(x.group);
-  params.activation_groups = static_cast<int>(x.groups);
-  params.rows = static_cast<int>(weights.rows);
-  params.tokens = static_cast<int>(x.tokens);
+  params.set_weights(weights);
+  params.set_activations(x);
+  params.set_results(y, stride);
   const bool wide = plan.kernel == ZipperPlan::Kernel::Wide;
   require(!wide || takes_wide(weights), "zipper GEMM: a wide plan for weights drained every {} columns{}",
           weights.drain, weights.group_scales ? " with scales a group" : "");
@@ -146,9 +72,6 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   params.stream_weights = params.schedule.token_tiles == 1;
   params.partial = workspace.partial.data();
   params.arrived = workspace.arrived.data();
-  params.y = y;
-  params.y_fp32 = std::is_same_v<Out, float>;
-  params.y_stride = stride;
   require(static_cast<size_t>((cluster == 2 ? 8 : 2) * params.schedule.row_tiles *
                               params.schedule.token_tiles) <= workspace.arrived.size(),
           "zipper GEMM: {} x {} results exceed the workspace", weights.rows, x.tokens);

@@ -39,26 +39,18 @@ void zipper_mma(const ZipperMatrix& weights, const DeviceActivations& x, ZipperW
           "zipper GEMM: no tile of {} tokens", plan.tile_tokens);
   if (x.tokens == 0) return;
   zipper::MmaParams params{};
-  params.chunks = weights.chunks.data();
-  params.residual = weights.residual.data();
-  params.blocks = weights.blocks.data();
-  params.row_scale = weights.row_scale.data();
-  params.bias = weights.bias.data();
+  params.set_weights(weights);
+  params.set_activations(x);
+  params.set_results(y, stride);
+  if (plan.nibbles) params.zero = x.nibble_zero.data();
   params.codes = plan.nibbles ? reinterpret_cast<const uint8_t*>(x.nibbles.data())
                               : reinterpret_cast<const uint8_t*>(x.codes.data());
-  params.scale = x.scale.data();
-  params.zero = plan.nibbles ? x.nibble_zero.data() : x.zero.data();
-  params.token_stride = x.token_stride;
   params.code_stride = x.stride;
-  params.activation_group = static_cast<int>(x.group);
-  params.activation_groups = static_cast<int>(x.groups);
   params.zero_group = plan.nibbles ? x.nibble_unit : params.activation_group;
   params.zero_groups = plan.nibbles ? static_cast<int>(x.stride / x.nibble_unit) : params.activation_groups;
   params.activation_shift = shift_of_group(params.activation_group);
   params.zero_shift = shift_of_group(params.zero_group);
   params.capacity = static_cast<int>(x.capacity);
-  params.rows = static_cast<int>(weights.rows);
-  params.tokens = static_cast<int>(x.tokens);
   params.chunk_bytes = weights.chunk_bytes;
   params.group_scales = weights.group_scales;
   params.schedule = {static_cast<int>(weights.tiles),
@@ -73,9 +65,6 @@ void zipper_mma(const ZipperMatrix& weights, const DeviceActivations& x, ZipperW
           "zipper GEMM: {} x {} results exceed the workspace", weights.rows, x.tokens);
   params.partial = workspace.partial.data();
   params.arrived = workspace.arrived.data();
-  params.y = y;
-  params.y_fp32 = std::is_same_v<Out, float>;
-  params.y_stride = stride;
   if (plan.nibbles)
     zipper::launch_mma_nibbles(plan.tile_tokens, weights.drain, params, stream);
   else

@@ -20,6 +20,12 @@ __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t
                : "memory");
 }
 
+/// Announces `bytes` of copies without an arrival.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

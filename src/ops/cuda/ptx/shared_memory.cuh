@@ -42,4 +42,19 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t c
   return remote;
 }
 
+/// Loads from there.
+__device__ __forceinline__ float load_cluster(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ float4 load_cluster_vector(uint32_t address) {
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
 }  // namespace quatrain::ops::ptx
