@@ -281,6 +281,27 @@ TEST(CudaEngineLoad, SaysWhatIsMissing) {
   }
 }
 
+// While it is read, 1 GiB of the GPU goes to somebody else.
+class CrowdedCheckpoint : public MemoryCheckpoint {
+ public:
+  using MemoryCheckpoint::MemoryCheckpoint;
+  ~CrowdedCheckpoint() override { cudaFree(taken_); }
+  std::vector<float> read(const std::string& name) const override {
+    if (taken_ == nullptr) cudaMalloc(&taken_, size_t{1} << 30);
+    return MemoryCheckpoint::read(name);
+  }
+
+ private:
+  mutable void* taken_ = nullptr;
+};
+
+TEST(CudaEngine, CountsItsOwnMemoryOnly) {
+  EngineOptions options = on_gpu();
+  options.gpu_memory = 512 << 20;
+  EXPECT_NO_THROW(
+      make_cuda_engine(checkpoint_source(std::make_unique<CrowdedCheckpoint>(wide_config(64))), options));
+}
+
 TEST(CudaEngine, RefusesTooLittleMemory) {
   const MemoryCheckpoint model(wide_config(64));
   EngineOptions options = on_gpu();

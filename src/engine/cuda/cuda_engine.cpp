@@ -34,21 +34,22 @@ void select_device(const std::string& device) {
   ops::gpu_processors();
 }
 
-// Bytes that this engine may have: what the caller allows, or what is free less a reserve.
+// Bytes that are free on the GPU, less a reserve.
+size_t free_memory(size_t* total = nullptr) {
+  size_t free = 0, all = 0;
+  ops::cuda_check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+  if (total != nullptr) *total = all;
+  return free > kReserve ? free - kReserve : 0;
+}
+
+// Bytes that this engine may have: what the caller allows, or what is free.
 size_t memory_limit(size_t wanted) {
-  size_t free = 0, total = 0;
-  ops::cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  const size_t room = free > kReserve ? free - kReserve : 0;
+  size_t total = 0;
+  const size_t room = free_memory(&total);
   if (wanted > room)
     log_warn("--gpu-memory {} MiB: only {} MiB of the GPU's {} are free", wanted >> 20, room >> 20,
              total >> 20);
   return wanted == 0 ? room : std::min(wanted, room);
-}
-
-size_t free_memory() {
-  size_t free = 0, total = 0;
-  ops::cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return free;
 }
 
 // KV pages side by side in one allocation.
@@ -83,13 +84,15 @@ int64_t rows_of(const EngineOptions& options) {
 struct CudaParts {
   CudaParts(const WeightSource& source, const EngineOptions& options, int64_t context)
       : scratch(rows_of(options), options.threads, options.batch_invariant) {
-    const size_t limit = memory_limit(options.gpu_memory), before = free_memory();
+    // What this engine takes, not what is gone from the GPU: other processes may come and go meanwhile.
+    const size_t limit = memory_limit(options.gpu_memory), before = ops::device_buffer_bytes;
     model.emplace(load_cuda_model(source, scratch));
     scratch.allocate();
     pass.emplace(*model, scratch, context);
-    const size_t now = free_memory(), used = before > now ? before - now : 0;
+    const size_t used = ops::device_buffer_bytes - before;
     const auto page = static_cast<size_t>(model->page_bytes);
-    require(used + page <= limit,
+    const auto room = static_cast<int64_t>(std::min(std::max(limit, used) - used, free_memory()) / page);
+    require(room > 0,
             "{}: the model and its buffers take {} MiB of GPU memory, of {} MiB allowed; allow more by "
             "--gpu-memory, use a smaller model, or --device cpu",
             source.where(), used >> 20, limit >> 20);
@@ -97,7 +100,7 @@ struct CudaParts {
     const int64_t most = options.kv_tokens > 0
                              ? (options.kv_tokens + ops::kKvPageTokens - 1) / ops::kKvPageTokens
                              : of_context * kMostSequences;
-    const int64_t count = std::min(most, static_cast<int64_t>((limit - used) / page));
+    const int64_t count = std::min(most, room);
     require(options.kv_tokens == 0 || count == most,
             "{}: GPU memory has room for a KV cache of {} tokens beside the model, not for {}; allow more by "
             "--gpu-memory",

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -10,6 +11,9 @@
 #include "ops/cuda/error.h"
 
 namespace quatrain::ops {
+
+/// Bytes in all DeviceBuffers of this process.
+inline std::atomic<size_t> device_buffer_bytes = 0;
 
 template <typename T>
 class DeviceBuffer {
@@ -21,6 +25,7 @@ class DeviceBuffer {
     const cudaError_t code = cudaMalloc(&data_, size * sizeof(T));
     require(code == cudaSuccess, "CUDA: no room for {} MiB on the GPU: {}", (size * sizeof(T)) >> 20,
             cudaGetErrorString(code));
+    device_buffer_bytes += bytes();
     cuda_check(cudaMemset(data_, 0, size * sizeof(T)), "cudaMemset");
   }
   DeviceBuffer(const T* host, size_t size) : DeviceBuffer(size) { upload(host, size); }
@@ -31,7 +36,11 @@ class DeviceBuffer {
     std::swap(size_, other.size_);
     return *this;
   }
-  ~DeviceBuffer() { cudaFree(data_); }
+  ~DeviceBuffer() {
+    if (data_ == nullptr) return;
+    cudaFree(data_);
+    device_buffer_bytes -= bytes();
+  }
 
   void upload(const T* host, size_t size) {
     cuda_check(cudaMemcpy(data_, host, size * sizeof(T), cudaMemcpyHostToDevice), "copy to the GPU");
