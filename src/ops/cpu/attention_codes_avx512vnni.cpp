@@ -99,15 +99,16 @@ inline void sums_of(__m512i words, int32_t* sums) {
   for (int b = 0; b < kBytes; ++b) sums[b] = sum[kBytes - 1 - b];
 }
 
-// 2^x, x <= 0: a polynomial of degree 6 on |r| <= 1/2, within 2e-9 before rounding; 0 from -150 down.
+// 2^x, x <= 0: a polynomial of degree 6 on |r| <= 1/2, within 2e-9 before rounding; 2^-100 from there down,
+// which is nothing beside the largest weight, 1.
 inline __m512 power_of_two(__m512 x) {
-  x = _mm512_max_ps(x, _mm512_set1_ps(-200));
-  const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 r = _mm512_sub_ps(x, n);
+  x = _mm512_max_ps(x, _mm512_set1_ps(-100));
+  const __m512i n = _mm512_cvtps_epi32(x);
+  const __m512 r = _mm512_sub_ps(x, _mm512_cvtepi32_ps(n));
   __m512 p = _mm512_set1_ps(1.53533619e-4f);
   for (const float c : {1.33988745e-3f, 9.61843736e-3f, 5.55033247e-2f, 2.40226479e-1f, 6.93147203e-1f, 1.0f})
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-  return _mm512_scalef_ps(p, n);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(n, 23)));
 }
 
 __mmask16 lanes_below(int64_t count) {
@@ -127,6 +128,7 @@ class Tile {
  public:
   Tile(const AttentionBlock& block, int64_t first_page, int64_t last_page)
       : block_(block), layout_(*block.layout), first_page_(first_page), last_page_(last_page) {
+    for (int64_t page = 0; page < last_page - first_page; ++page) ahead_[page] = bytes_ahead(page);
     if (layout_.groups == 1) take_values(0);
   }
 
@@ -141,13 +143,18 @@ class Tile {
       state.sum[row + r] = 0;
     }
     if (tokens_ <= 0) return;
-    for (int r = 0; r < R; ++r) take_query(r);
+    for (int r = 0; r < R; ++r) {
+      const SeenTokens seen = seen_tokens(block_, block_.position + (row + r) / block_.group);
+      begin_[r] = seen.first - first_page_ * kPageTokens;
+      end_[r] = seen.last - first_page_ * kPageTokens;
+      take_query(r);
+    }
     for (int64_t t = 0; t < tokens_; t += kStep) scores<R, kNibbles>(t);
-    for (int r = 0; r < R; ++r) softmax(r, state);
+    softmax<R>(state);
     const int64_t groups = layout_.groups;
     for (int64_t g = 0; g < groups; ++g) {
       if (groups > 1) take_values(g);
-      for (int r = 0; r < R; ++r) take_weights(r);
+      take_weights<R>();
       const int64_t begin = groups == 1 ? 0 : g * layout_.group;
       const int64_t end = g + 1 == groups ? layout_.padded_dim : begin + layout_.group;
       for (int64_t column = begin; column < end; column += kStep) values<R, kNibbles>(column, state);
@@ -164,7 +171,7 @@ class Tile {
 
   // Bytes to what is wanted kAhead pages later, the next head's first pages after this one's last: a page is
   // used up faster than memory answers, and is too short for the processor's own prefetching.
-  int64_t ahead(int64_t page) const {
+  int64_t bytes_ahead(int64_t page) const {
     const int64_t pages = (block_.position + (block_.rows - 1) / block_.group) / kPageTokens + 1;
     const int64_t next = first_page_ + page + kAhead;
     if (next >= 2 * pages) return 0;
@@ -175,14 +182,16 @@ class Tile {
 
   void take_query(int r) {
     const float* query = block_.query + (row_ + r) * layout_.head_dim;
-    __m512 largest = _mm512_setzero_ps(), odd = largest;
+    constexpr int kNotFinite = 0x99;
+    __m512 largest = _mm512_setzero_ps();
+    __mmask16 odd = 0;
     for (int64_t d = 0; d < layout_.head_dim; d += kVector) {
       const __m512 x = _mm512_maskz_loadu_ps(lanes_below(layout_.head_dim - d), query + d);
       largest = _mm512_max_ps(largest, _mm512_abs_ps(x));
-      odd = _mm512_add_ps(odd, _mm512_sub_ps(x, x));  // 0, or NaN for NaN and infinity
+      odd |= _mm512_fpclass_ps_mask(x, kNotFinite);
     }
     const float top = _mm512_reduce_max_ps(largest);
-    broken_[r] = !(_mm512_reduce_add_ps(odd) == 0);
+    broken_[r] = odd != 0;
     const float step = broken_[r] || top == 0 ? 1.0f : std::max(top / kLargestInteger, 0x1p-120f);
     const __m512 inverse = _mm512_set1_ps(1.0f / step);
     __m512i sum = _mm512_setzero_si512();
@@ -196,6 +205,7 @@ class Tile {
         int32_t sums[kBytes];
         sums_of(sum, sums);
         for (int b = 0; b < kBytes; ++b) query_sum_[r][g][b] = static_cast<float>(sums[b]);
+        low_query_sum_[r][g] = static_cast<float>(256 * sums[1] + sums[2]);
         sum = _mm512_setzero_si512();
         ++g;
       }
@@ -218,7 +228,7 @@ class Tile {
       Sums<R> sums;
       clear(sums);
       add<R, kNibbles>(sums, codes + begin * kWord + slot * (kNibbles ? 2 : 4), kWord, end - begin,
-                       query_[0] + begin * kWordBytes, sizeof query_[0], ahead(page));
+                       query_[0] + begin * kWordBytes, sizeof query_[0], ahead_[page]);
 #pragma GCC unroll 2
       for (int o = 0; o < 2; ++o) {
         const int64_t at = g * kPageTokens + slot + o * kVector;
@@ -231,77 +241,108 @@ class Tile {
             return _mm512_fnmadd_ps(zero, _mm512_set1_ps(query_sum_[r][g][b]),
                                     _mm512_cvtepi32_ps(sums.acc[r][o][b]));
           };
-          __m512 sum = _mm512_mul_ps(combine(part(0), part(1), part(2)),
-                                     _mm512_mul_ps(scale, _mm512_set1_ps(multiplier_[r])));
+          __m512 sum;
+          if constexpr (kNibbles) {  // sums below 2^29, of which FP32 keeps more than the last byte matters
+            const __m512i low = _mm512_add_epi32(_mm512_slli_epi32(sums.acc[r][o][1], 8), sums.acc[r][o][2]);
+            sum = _mm512_fmadd_ps(
+                part(0), _mm512_set1_ps(65536),
+                _mm512_fnmadd_ps(zero, _mm512_set1_ps(low_query_sum_[r][g]), _mm512_cvtepi32_ps(low)));
+          } else {
+            sum = combine(part(0), part(1), part(2));
+          }
+          sum = _mm512_mul_ps(sum, _mm512_mul_ps(scale, _mm512_set1_ps(multiplier_[r])));
           if (g > 0) sum = _mm512_add_ps(sum, _mm512_load_ps(out));
+          const int64_t first = t + o * kVector;
+          if (g + 1 == layout_.groups) {
+            if (end_[r] < first + kVector || begin_[r] > first)
+              sum = _mm512_mask_mov_ps(_mm512_set1_ps(-std::numeric_limits<float>::infinity()),
+                                       lanes_below(end_[r] - first) & ~lanes_below(begin_[r] - first), sum);
+            top_[r] = _mm512_max_ps(top_[r], sum);
+          }
           _mm512_store_ps(out, sum);
         }
       }
     }
-    for (int r = 0; r < R; ++r) {
-      const SeenTokens seen_by_row = seen_tokens(block_, block_.position + (row_ + r) / block_.group);
-      const int64_t base = first_page_ * kPageTokens;
-      const int64_t end = seen_by_row.last - base, begin = seen_by_row.first - base;
-      for (int o = 0; o < 2; ++o) {
-        const int64_t first = t + o * kVector;
-        __m512 score = _mm512_load_ps(score_[r] + first);
-        if (end < first + kVector || begin > first) {
-          const __mmask16 seen = lanes_below(end - first) & ~lanes_below(begin - first);
-          score = _mm512_mask_mov_ps(_mm512_set1_ps(-std::numeric_limits<float>::infinity()), seen, score);
-          _mm512_store_ps(score_[r] + first, score);
-        }
-        top_[r] = _mm512_max_ps(top_[r], score);
-      }
-    }
   }
 
-  // Scores become weights 2^(score - largest).
-  void softmax(int r, const AttentionState& state) {
-    const float top = _mm512_reduce_max_ps(top_[r]);
-    empty_[r] = broken_[r] || top == -std::numeric_limits<float>::infinity();
-    if (broken_[r]) {
+  // Scores become weights 2^(score - largest), and where one scale holds for all columns of a value, weights
+  // times scales. The rows side by side cover each other's latency.
+  template <int R>
+  void softmax(const AttentionState& state) {
+    __m512 top[R], sum[R], largest[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const float highest = _mm512_reduce_max_ps(top_[r]);
+      empty_[r] = broken_[r] || highest == -std::numeric_limits<float>::infinity();
+      if (!empty_[r]) state.largest[row_ + r] = highest * 0.693147181f;
+      top[r] = _mm512_set1_ps(empty_[r] ? 0.0f : highest);
+      sum[r] = largest[r] = _mm512_setzero_ps();
+    }
+    const bool is_scaled = layout_.groups == 1;
+    for (int64_t t = 0; t < tokens_; t += kVector) {
+      const __m512 scale = is_scaled ? _mm512_load_ps(value_scale_ + t) : _mm512_set1_ps(1);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const __m512 weight = power_of_two(_mm512_sub_ps(_mm512_load_ps(score_[r] + t), top[r]));
+        sum[r] = _mm512_add_ps(sum[r], weight);
+        const __m512 scaled = _mm512_mul_ps(weight, scale);
+        largest[r] = _mm512_max_ps(largest[r], scaled);
+        _mm512_store_ps(score_[r] + t, scaled);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      if (!empty_[r]) state.sum[row_ + r] = _mm512_reduce_add_ps(sum[r]);
+      largest_[r] = _mm512_reduce_max_ps(largest[r]);
+      if (!broken_[r]) continue;
       state.largest[row_ + r] = 0;
       state.sum[row_ + r] = std::numeric_limits<float>::quiet_NaN();
     }
-    if (empty_[r]) return;
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t t = 0; t < tokens_; t += kVector) {
-      const __m512 weight = power_of_two(_mm512_sub_ps(_mm512_load_ps(score_[r] + t), _mm512_set1_ps(top)));
-      sum = _mm512_add_ps(sum, weight);
-      _mm512_store_ps(score_[r] + t, weight);
-    }
-    state.sum[row_ + r] = _mm512_reduce_add_ps(sum);
-    state.largest[row_ + r] = top * 0.693147181f;
   }
 
   // Weights times the values' scales as integers, and the sum of each byte times the zeros.
-  void take_weights(int r) {
-    if (empty_[r]) {
-      __builtin_memset(weight_[r], 0, sizeof weight_[r]);
-      for (int b = 0; b < kBytes; ++b) weight_zero_[r][b] = 0;
-      weight_step_[r] = 0;
-      return;
+  template <int R>
+  void take_weights() {
+    const bool is_scaled = layout_.groups == 1;
+    const auto scaled = [&](int r, int64_t t) {
+      const __m512 weight = _mm512_load_ps(score_[r] + t);
+      return is_scaled ? weight : _mm512_mul_ps(weight, _mm512_load_ps(value_scale_ + t));
+    };
+    __m512 inverse[R];
+    __m512i low[R], high[R], bias[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      if (!is_scaled) {
+        __m512 largest = _mm512_setzero_ps();
+        for (int64_t t = 0; t < tokens_; t += kVector) largest = _mm512_max_ps(largest, scaled(r, t));
+        largest_[r] = _mm512_reduce_max_ps(largest);
+      }
+      weight_step_[r] = std::max(largest_[r], 0x1p-100f) / kLargestInteger;
+      inverse[r] = _mm512_set1_ps(1.0f / weight_step_[r]);
+      low[r] = high[r] = bias[r] = _mm512_setzero_si512();
     }
-    __m512 largest = _mm512_setzero_ps();
-    for (int64_t t = 0; t < tokens_; t += kVector)
-      largest = _mm512_max_ps(largest,
-                              _mm512_mul_ps(_mm512_load_ps(score_[r] + t), _mm512_load_ps(value_scale_ + t)));
-    const float step = std::max(_mm512_reduce_max_ps(largest), 0x1p-100f) / kLargestInteger;
-    const __m512 inverse = _mm512_set1_ps(1.0f / step);
-    __m512i low = _mm512_setzero_si512(), high = low, bias = low;
     for (int64_t t = 0; t < tokens_; t += kVector) {
-      const __m512i words = words_of(_mm512_mul_ps(
-          _mm512_mul_ps(_mm512_load_ps(score_[r] + t), _mm512_load_ps(value_scale_ + t)), inverse));
       const int64_t at = t / 4 * kWordBytes;
-      _mm512_store_si512(weight_[r] + at, words);
-      low = _mm512_dpbusd_epi32(low, _mm512_load_si512(zero_low_ + at), words);
-      if (far_zeros_) {
-        high = _mm512_dpbusd_epi32(high, _mm512_load_si512(zero_high_ + at), words);
-        bias = _mm512_dpbusd_epi32(bias, _mm512_set1_epi8(static_cast<char>(128)), words);
+      __m512i words[R];
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        words[r] = words_of(_mm512_mul_ps(scaled(r, t), inverse[r]));
+        _mm512_store_si512(weight_[r] + at, words[r]);
+        low[r] = _mm512_dpbusd_epi32(low[r], _mm512_load_si512(zero_low_ + at), words[r]);
+      }
+      if (!far_zeros_) continue;
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        high[r] = _mm512_dpbusd_epi32(high[r], _mm512_load_si512(zero_high_ + at), words[r]);
+        bias[r] = _mm512_dpbusd_epi32(bias[r], _mm512_set1_epi8(static_cast<char>(128)), words[r]);
       }
     }
-    weight_step_[r] = step;
-    sums_of(_mm512_add_epi32(low, _mm512_slli_epi32(_mm512_sub_epi32(high, bias), 8)), weight_zero_[r]);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      sums_of(_mm512_add_epi32(low[r], _mm512_slli_epi32(_mm512_sub_epi32(high[r], bias[r]), 8)),
+              weight_zero_[r]);
+      if (empty_[r]) weight_step_[r] = 0;  // whatever the integers are
+    }
   }
 
   // Scales and zeros of a group's values. A zero is low + 256 (high - 128) of unsigned bytes, which lie as
@@ -337,7 +378,7 @@ class Tile {
                     words = (std::min(kPageTokens, tokens_ - t) + kTokens - 1) / kTokens;
       add<R, kNibbles>(
           sums, reinterpret_cast<const uint8_t*>(head(page) + layout_.values) + column * (kNibbles ? 2 : 4),
-          word, words, weight_[0] + t / kTokens * kWordBytes, sizeof weight_[0], ahead(page));
+          word, words, weight_[0] + t / kTokens * kWordBytes, sizeof weight_[0], ahead_[page]);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -355,12 +396,15 @@ class Tile {
   const AttentionBlock& block_;
   const KvLayout& layout_;
   int64_t first_page_, last_page_;
-  int64_t row_ = 0, tokens_ = 0;  // of the split, that some row of the tile sees
+  int64_t ahead_[kSplitPages];
+  int64_t row_ = 0, tokens_ = 0;               // of the split, that some row of the tile sees
+  int64_t begin_[kTileRows], end_[kTileRows];  // tokens of the split that a row sees
   bool broken_[kTileRows] = {},
        empty_[kTileRows] = {};  // a query that is not finite; a row that sees nothing
-  float multiplier_[kTileRows], weight_step_[kTileRows];
+  float multiplier_[kTileRows], weight_step_[kTileRows], largest_[kTileRows];
   int32_t weight_zero_[kTileRows][kBytes];
   float query_sum_[kTileRows][kMostDim / 32][kBytes];
+  float low_query_sum_[kTileRows][kMostDim / 32];  // of bytes 1 and 2 together
   __m512 top_[kTileRows];
   bool far_zeros_ = false;  // some zero of the values is no unsigned byte
   alignas(64) int8_t query_[kTileRows][kMostDim / 4 * kWordBytes];
