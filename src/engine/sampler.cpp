@@ -136,19 +136,39 @@ size_t Sampler::keep_most_likely() {
     kept = static_cast<size_t>(end - candidates_.begin());
   }
   if (options_.top_p < 1) {
-    // Sorted piece by piece: the nucleus is mostly small against the vocabulary.
-    constexpr size_t kPiece = 256;
+    const auto at = [&](size_t i) { return candidates_.begin() + static_cast<int64_t>(i); };
+    const auto sum_of = [&](size_t first, size_t last) {
+      double sum = 0;
+      for (size_t i = first; i < last; ++i) sum += candidates_[i].weight;
+      return sum;
+    };
     const double wanted = options_.top_p * total;
+    // Tokens of less weight than this are together less than what the nucleus leaves out, so none of them is
+    // in it. Here and below the factor is room for rounding: sums in other orders differ.
+    const double left_out = sum_of(0, kept) - wanted;
+    if (left_out > 0) {
+      const double least = 0.999 * left_out / static_cast<double>(kept);
+      kept = static_cast<size_t>(
+          std::partition(at(0), at(kept), [&](const Candidate& c) { return c.weight >= least; }) - at(0));
+    }
+    // Halves of the rest, until the nucleus ends in a small one.
+    constexpr size_t kSmall = 256;
+    double before = 0;
+    size_t first = 0, last = kept;
+    while (last - first > kSmall) {
+      const size_t middle = first + (last - first) / 2;
+      std::nth_element(at(first), at(middle), at(last), likelier);
+      const double half = sum_of(first, middle);
+      if (before + half >= wanted * (1 + 1e-9))
+        last = middle;
+      else
+        before += half, first = middle;
+    }
+    std::sort(at(0), at(last), likelier);
     double sum = 0;
-    for (size_t sorted = 0; sorted < kept; sorted += kPiece) {
-      const size_t end = std::min(sorted + kPiece, kept);
-      std::partial_sort(candidates_.begin() + static_cast<int64_t>(sorted),
-                        candidates_.begin() + static_cast<int64_t>(end),
-                        candidates_.begin() + static_cast<int64_t>(kept), likelier);
-      for (size_t i = sorted; i < end; ++i) {
-        sum += candidates_[i].weight;
-        if (sum >= wanted) return i + 1;
-      }
+    for (size_t i = 0; i < last; ++i) {
+      sum += candidates_[i].weight;
+      if (sum >= wanted) return i + 1;
     }
   }
   // The order of nth_element and partition is the library's own; the draw must not follow it.

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 namespace quatrain {
 namespace {
@@ -75,6 +77,47 @@ TEST(Sampler, EqualLogitsAtTheBorderGoToTheLowerId) {
   for (const auto& [id, share] : frequencies({.temperature = 1, .top_k = 3}, equal, 200)) EXPECT_LT(id, 3);
   for (const auto& [id, share] : frequencies({.temperature = 1, .top_p = 0.4f}, equal, 200))
     EXPECT_LT(id, 401);
+}
+
+// The draw from candidates that are all sorted, likeliest first.
+int32_t sample_by_sorting(const SamplerOptions& options, const std::vector<float>& logits, double uniform) {
+  const float best = *std::max_element(logits.begin(), logits.end());
+  std::vector<std::pair<float, int32_t>> sorted;  // -weight, id
+  for (size_t i = 0; i < logits.size(); ++i)
+    sorted.emplace_back(-std::exp((logits[i] - best) / options.temperature), static_cast<int32_t>(i));
+  std::sort(sorted.begin(), sorted.end());
+  if (options.top_k > 0) sorted.resize(std::min(sorted.size(), static_cast<size_t>(options.top_k)));
+  double total = 0, kept = 0;
+  for (const auto& [weight, id] : sorted) total -= weight;
+  size_t count = 0;
+  while (count < sorted.size() && -sorted[count].first >= options.min_p && kept < options.top_p * total)
+    kept -= sorted[count++].first;
+  for (size_t i = 0; i < count; ++i) {
+    uniform += sorted[i].first / kept;
+    if (uniform < 0) return sorted[i].second;
+  }
+  return sorted[count - 1].second;
+}
+
+TEST(Sampler, FiltersOfManyTokensKeepWhatSortingKeeps) {
+  SplitMix64 random(2);
+  for (const float spread : {0.01f, 1.0f, 4.0f}) {  // a nucleus of most tokens, of many, of few
+    std::vector<float> logits;
+    for (int i = 0; i < 5000; ++i) logits.push_back(spread * static_cast<float>(random.normal()));
+    for (const float top_p : {0.01f, 0.5f, 0.9f, 0.999f})
+      for (const int top_k : {0, 700})
+        for (const float min_p : {0.0f, 0.02f}) {
+          const SamplerOptions options{
+              .temperature = 0.8f, .top_k = top_k, .top_p = top_p, .min_p = min_p, .seed = 11};
+          Sampler sampler(options);
+          SplitMix64 draws(options.seed);
+          for (int i = 0; i < 8; ++i) {
+            auto copy = logits;
+            ASSERT_EQ(sampler.sample(copy), sample_by_sorting(options, logits, draws.uniform()))
+                << "spread " << spread << ", top_p " << top_p << ", top_k " << top_k << ", min_p " << min_p;
+          }
+        }
+  }
 }
 
 TEST(Sampler, TheSameSeedGivesTheSameTokens) {
