@@ -16,8 +16,9 @@ namespace quatrain {
 namespace {
 
 constexpr int64_t kRowGrain = 8;  // tokens of one work item in steps that go token by token
-// Tokens that go through an MLP together: its wide middle then stays in cache between the products.
-constexpr int64_t kMlpTokens = 128;
+// Tokens of a thread that go through an MLP together: its wide middle then stays in the threads' caches
+// between the products.
+constexpr int64_t kMlpTokens = 64;
 
 }  // namespace
 
@@ -261,9 +262,10 @@ void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t tokens, flo
   const int64_t width = mlp.down.inputs(), hidden = config_.hidden;
   const auto function =
       config_.activation == Activation::Silu ? ops::GateFunction::Silu : ops::GateFunction::GeluTanh;
-  gate_up_.resize(static_cast<size_t>(std::min(tokens, kMlpTokens) * 2 * width));
-  for (int64_t first = 0; first < tokens; first += kMlpTokens) {
-    const int64_t count = std::min(kMlpTokens, tokens - first);
+  const int64_t most = kMlpTokens * pool_.threads();
+  gate_up_.resize(static_cast<size_t>(std::min(tokens, most) * 2 * width));
+  for (int64_t first = 0; first < tokens; first += most) {
+    const int64_t count = std::min(most, tokens - first);
     mlp.gate_up.run({x + first * hidden, hidden, {}, first}, count, pool_, scratch_, gate_up_.data(),
                     2 * width, Operator::GateUp);
     mlp.down.run({gate_up_.data(), 2 * width, function, first}, count, pool_, scratch_, out + first * hidden,
