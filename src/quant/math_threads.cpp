@@ -35,4 +35,8 @@ void keep_freed_memory() {
   ::mallopt(M_TOP_PAD, 16 << 20);
 }
 
+void return_freed_memory() {
+  ::malloc_trim(0);
+}
+
 }  // namespace quatrain

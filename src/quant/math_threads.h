@@ -20,4 +20,8 @@ class OneMathThread {
 /// back and zeroed again for each of them.
 void keep_freed_memory();
 
+/// All freed memory goes back to the system now: where what is kept lies between temporaries of other sizes,
+/// they would find no room and the process would grow.
+void return_freed_memory();
+
 }  // namespace quatrain

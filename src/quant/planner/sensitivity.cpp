@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "base/rng.h"
 #include "quant/layer_sites.h"
+#include "quant/math_threads.h"
 #include "quant/policy.h"
 #include "quant/reference/decoder_layer.h"
 #include "quant/reference/device.h"
@@ -179,6 +180,7 @@ class SensitivityPass {
     const std::vector<torch::Tensor> behind = gradients_;
     for (size_t variant = 0; variant < variants_.size(); ++variant)
       run_variant(index, before, behind, variants_[variant], results_[variant]);
+    return_freed_memory();  // gaps between what is kept and what came and went
   }
 
   // Gradients behind the layer give those at its inputs; every variant gives the same ones before it.
