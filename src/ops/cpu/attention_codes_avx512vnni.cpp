@@ -128,7 +128,6 @@ class Tile {
  public:
   Tile(const AttentionBlock& block, int64_t first_page, int64_t last_page)
       : block_(block), layout_(*block.layout), first_page_(first_page), last_page_(last_page) {
-    for (int64_t page = 0; page < last_page - first_page; ++page) ahead_[page] = bytes_ahead(page);
     if (layout_.groups == 1) take_values(0);
   }
 
@@ -171,7 +170,7 @@ class Tile {
 
   // Bytes to what is wanted kAhead pages later, the next head's first pages after this one's last: a page is
   // used up faster than memory answers, and is too short for the processor's own prefetching.
-  int64_t bytes_ahead(int64_t page) const {
+  int64_t ahead(int64_t page) const {
     const int64_t pages = (block_.position + (block_.rows - 1) / block_.group) / kPageTokens + 1;
     const int64_t next = first_page_ + page + kAhead;
     if (next >= 2 * pages) return 0;
@@ -228,7 +227,7 @@ class Tile {
       Sums<R> sums;
       clear(sums);
       add<R, kNibbles>(sums, codes + begin * kWord + slot * (kNibbles ? 2 : 4), kWord, end - begin,
-                       query_[0] + begin * kWordBytes, sizeof query_[0], ahead_[page]);
+                       query_[0] + begin * kWordBytes, sizeof query_[0], ahead(page));
 #pragma GCC unroll 2
       for (int o = 0; o < 2; ++o) {
         const int64_t at = g * kPageTokens + slot + o * kVector;
@@ -378,7 +377,7 @@ class Tile {
                     words = (std::min(kPageTokens, tokens_ - t) + kTokens - 1) / kTokens;
       add<R, kNibbles>(
           sums, reinterpret_cast<const uint8_t*>(head(page) + layout_.values) + column * (kNibbles ? 2 : 4),
-          word, words, weight_[0] + t / kTokens * kWordBytes, sizeof weight_[0], ahead_[page]);
+          word, words, weight_[0] + t / kTokens * kWordBytes, sizeof weight_[0], ahead(page));
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -396,7 +395,6 @@ class Tile {
   const AttentionBlock& block_;
   const KvLayout& layout_;
   int64_t first_page_, last_page_;
-  int64_t ahead_[kSplitPages];
   int64_t row_ = 0, tokens_ = 0;               // of the split, that some row of the tile sees
   int64_t begin_[kTileRows], end_[kTileRows];  // tokens of the split that a row sees
   bool broken_[kTileRows] = {},
