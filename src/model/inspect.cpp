@@ -165,6 +165,12 @@ Json report(const fs::path& path, const ModelConfig& config, const ModelFile& fi
     entry["kv"] = kv_json(kv_policy);
     layers.push_back(std::move(entry));
   }
+  // Stored transforms are part of what the quantised matrices need.
+  BitMean transforms{0, weights.values};
+  if (quantization != nullptr)
+    for (const std::string& name : quantization->transform_tensors())
+      transforms.add(static_cast<double>(file.bytes_of(name)) * 8, 0);
+  weights.add(transforms.bits, 0);
   all = weights;
   const auto add_matrix = [&](const std::string& name) {
     all.add(static_cast<double>(file.bytes_of(name)) * 8, config.vocabulary * config.hidden);
@@ -178,7 +184,10 @@ Json report(const fs::path& path, const ModelConfig& config, const ModelFile& fi
                {"bytes", file.total_bytes()},
                {"bits_per_weight", all.mean()},
                {"effective_bits",
-                {{"weights", weights.mean()}, {"activations", activations.mean()}, {"kv", kv.mean()}}},
+                {{"weights", weights.mean()},
+                 {"transforms", transforms.mean()},
+                 {"activations", activations.mean()},
+                 {"kv", kv.mean()}}},
                {"config", config.to_json()},
                {"layers", std::move(layers)}};
   json["quantization"] = quantization == nullptr ? Json()
@@ -250,10 +259,13 @@ std::string inspect_text(const Json& report) {
   std::string text = fmt::format(
       "{}\n  architecture     {}\n  parameters       {:.3f} M\n  tensor bytes     {:.1f} MB\n"
       "  bits per weight  {} (linears, embedding and head)\n"
-      "  effective bits   weights {}, activations {}, KV {} (scales and zeros included)\n",
+      "  effective bits   weights {}{}, activations {}, KV {} (scales and zeros included)\n",
       report["path"].get<std::string>(), report["architecture"].get<std::string>(),
       report["parameters"].get<double>() * 1e-6, report["bytes"].get<double>() * 1e-6,
       bits_text(report["bits_per_weight"]), bits_text(effective["weights"]),
+      effective["transforms"] == 0.0
+          ? ""
+          : fmt::format(" ({} of them transforms)", bits_text(effective["transforms"])),
       bits_text(effective["activations"]), bits_text(effective["kv"]));
   if (!report["quantization"].is_null())
     text += fmt::format("  recipe           {} (embedding {} bits, head {} bits)\n",

@@ -126,11 +126,15 @@ TEST(Inspect, CountsScalesAndResidualOfArtifacts) {
   LinearPolicy grouped = quantization.defaults;
   grouped.weight_group = 32;
   quantization.linears["model.layers.0.self_attn.q_proj"] = grouped;
+  LinearPolicy transformed = quantization.defaults;
+  transformed.input_transform = {.kind = "block", .order = 32, .tensor = "model.layers.0.o.transform"};
+  quantization.linears["model.layers.0.self_attn.o_proj"] = transformed;
   quantization.embedding_bits = 16;
   quantization.lm_head_bits = 16;
   quantization.lm_head_tied = true;
   {
     ArtifactWriter writer(folder / "artifact");
+    writer.add_tensor("model.layers.0.o.transform", {2, 32, 32}, std::vector<float>(2048, 1.0f), "BF16");
     for (const LinearShape& linear : linears_of_layer(config, 0)) {
       const bool q = linear.name.ends_with("q_proj");
       writer.add_planes(linear.name, planes_of(linear.out, linear.in, q ? 32 : 0, q));
@@ -147,8 +151,10 @@ TEST(Inspect, CountsScalesAndResidualOfArtifacts) {
   const Json report = inspect_model(folder / "artifact");
   // q: 64 x 64 codes, 128 FP16 scales, one block of 256 bytes and its 4-byte number; the other six 64 x 64
   // codes and 64 FP32 scales.
-  const double bits = 8.0 * (2048 + 256 + 256 + 4 + 6 * (2048 + 256));
+  // And two BF16 blocks of 32 x 32 before o.
+  const double bits = 8.0 * (2048 + 256 + 256 + 4 + 6 * (2048 + 256)) + 16.0 * 2048;
   EXPECT_DOUBLE_EQ(report["effective_bits"]["weights"], bits / (7 * 4096));
+  EXPECT_DOUBLE_EQ(report["effective_bits"]["transforms"], 16.0 * 2048 / (7 * 4096));
   EXPECT_DOUBLE_EQ(report["bits_per_weight"], (bits + 16 * 2048) / (7 * 4096 + 2048));
   EXPECT_DOUBLE_EQ(report["effective_bits"]["activations"], 4 + 48.0 / 32);
   EXPECT_DOUBLE_EQ(report["effective_bits"]["kv"], 4 + 32.0 / 16);
