@@ -88,6 +88,11 @@ Agreement check_artifact(const fs::path& artifact, int threads) {
   const auto reference = make_scorer(artifact, {"reference", {.threads = threads}});
   const auto ids = check_tokens(artifact, native->config().vocabulary);
   const Agreement agreement = compare_scorers(*native, *reference, ids);
+  require(std::isfinite(agreement.native_loss) && std::isfinite(agreement.reference_loss),
+          "{}: the loss of the quantised model is not finite: values overflow in it; look for huge weights "
+          "in the "
+          "original, or for a recipe that keeps its last layers wider",
+          artifact.string());
   require(agreement.passes(),
           "{}: the engine and the fake-quantised reference disagree ({}); the artifact is kept for "
           "inspection but must "

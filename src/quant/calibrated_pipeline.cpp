@@ -29,7 +29,7 @@
 namespace quatrain {
 namespace {
 
-constexpr int kJournalVersion = 1;  // raised when the same run would give other bits
+constexpr int kJournalVersion = 2;  // raised when the same run would give other bits
 constexpr const char* kStartEntry = "start";
 constexpr uint64_t kProgramBytes = uint64_t{400} << 20;  // the program, libtorch, and what its threads hold
 

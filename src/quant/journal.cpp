@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +15,7 @@ namespace quatrain {
 namespace {
 
 constexpr std::string_view kMagic = "QTJOURN1";
+// A file: magic, length of the header, header, parts, CRC-32 of the facts and the parts.
 constexpr size_t kStart = 16;  // magic, length of the header
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kEntry = ".entry";
@@ -23,6 +25,16 @@ void release(std::span<const std::byte> bytes) {
   const auto first = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
   const auto end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
   if (first < end) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+}
+
+// CRC-32 of the bytes behind those of `crc`.
+uint32_t checksum(std::span<const std::byte> bytes, uint32_t crc) {
+  if (bytes.empty()) return crc;  // of no bytes at all zlib gives 0
+  return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+uint32_t checksum(const Json& facts) {
+  return checksum(std::as_bytes(std::span<const char>(facts.dump())), 0);
 }
 
 std::string short_text(const Json& value) {
@@ -76,7 +88,13 @@ JournalEntry::JournalEntry(const fs::path& path) : file_(path) {
     begin_ = kStart + length;
     uint64_t size = 0;
     for (const auto& part : parts_) size += part.at("size").get<uint64_t>();
-    sound = size == all.size() - begin_;
+    uint32_t crc = 0;
+    sound = size + sizeof crc == all.size() - begin_;
+    if (sound) {
+      std::memcpy(&crc, all.data() + begin_ + size, sizeof crc);
+      sound = crc == checksum(all.subspan(begin_, size), checksum(facts_));
+      release(all.subspan(begin_));
+    }
   }
   require(sound, "{}: is damaged; remove the journal and start again", path.string());
 }
@@ -149,10 +167,13 @@ void Journal::write(const std::string& name, const Json& facts, const Parts& par
   file.write(kMagic);
   file.write(&length, sizeof length);
   file.write(text);
+  uint32_t crc = checksum(facts);
   for (size_t i = 0; i < parts.size(); ++i) {
+    crc = checksum(parts[i].second, crc);
     if (!parts[i].second.empty()) file.write(parts[i].second.data(), parts[i].second.size());
     if (written) written(i);
   }
+  file.write(&crc, sizeof crc);
   file.commit();
 }
 

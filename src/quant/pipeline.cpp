@@ -175,6 +175,16 @@ std::vector<std::vector<int32_t>> refinement_samples(Recipe recipe, const Checkp
   return ids;
 }
 
+// Positions that a model never saw would spoil its statistics.
+Recipe within_context(Recipe recipe, const Checkpoint& checkpoint) {
+  const int64_t context = checkpoint.config().max_positions;
+  if (!recipe.calibrated() || recipe.calibration.length <= context) return recipe;
+  log_info("calibration.length = {}: the model's context is {} tokens, so many are used",
+           recipe.calibration.length, context);
+  recipe.calibration.length = context;
+  return recipe;
+}
+
 }  // namespace
 
 Json quantize(const fs::path& model, const Recipe& recipe, const fs::path& output,
@@ -186,7 +196,7 @@ Json quantize(std::unique_ptr<Checkpoint> checkpoint, const Recipe& asked, const
               const QuantizeOptions& options) {
   torch_device(options.device);  // before anything is written
   const std::shared_ptr<const Checkpoint> original = std::move(checkpoint);
-  const Recipe recipe = choose_layers8(*original, asked, options.samples);
+  const Recipe recipe = choose_layers8(*original, within_context(asked, *original), options.samples);
   if (options.resume)
     if (const std::optional<Json> report = finished_before(output, *original, recipe)) return *report;
   if (recipe.refine.samples == 0) return quantize_unrefined(original, recipe, output, options);

@@ -82,10 +82,11 @@ class Planner {
   Transform input_transform(const LinearShape& linear, int64_t layer) {
     const Recipe::Transforms& kinds =
         by_layer_.empty() ? recipe_.transform : by_layer_[static_cast<size_t>(layer)];
-    const auto stored = [&](int64_t block, const char* name) -> Transform {
+    const auto stored = [&](int64_t block, const char* field, const char* name) -> Transform {
       const int64_t order = fit(linear.in, block, "balanced");
-      require(order > 0, "{}: no block of 16 columns or more divides its {} inputs; use no balanced blocks",
-              linear.name, linear.in);
+      require(order > 0,
+              "{}: no block of {} columns or more divides its {} inputs; set {} to another transform",
+              linear.name, kSmallestGroup, linear.in, field);
       return {"block", order, 0, fmt::format("model.layers.{}.{}", layer, name)};
     };
     if (linear.name.ends_with("o_proj"))
@@ -94,17 +95,26 @@ class Planner {
       const bool attention = linear.name.find(".self_attn.") != std::string::npos;
       const std::string& kind = attention ? kinds.inputs : kinds.gate_up_kind();
       if (kind == "balanced-block")
-        return stored(kinds.inputs_block, attention ? "self_attn.input_transform" : "mlp.input_transform");
+        return stored(kinds.inputs_block, attention ? "transform.inputs" : "transform.gate_up",
+                      attention ? "self_attn.input_transform" : "mlp.input_transform");
       if (kind == "balanced-diagonal-hadamard")
         return hadamard(linear.in, layer, attention ? "attention" : "mlp");
       return {};
     }
-    if (kinds.down == "balanced-block") return stored(kinds.down_block, "mlp.down_transform");
+    if (kinds.down == "balanced-block")
+      return stored(kinds.down_block, "transform.down", "mlp.down_transform");
     // Behind the balanced diagonal the offset form serves quantisers that have a zero point.
     const bool turned = kinds.down == "balanced-diagonal-hadamard";
-    if (kinds.down == "grouped-offset-hadamard" || (turned && !recipe_.activations.symmetric))
+    const bool divides = fitting_group(linear.in, kinds.down_block) >= kSmallestGroup;
+    if (kinds.down == "grouped-offset-hadamard" || (turned && divides && !recipe_.activations.symmetric)) {
+      require(
+          divides,
+          "{}: no group of {} columns or more divides its {} inputs; set transform.down to \"hadamard\" or "
+          "\"none\"",
+          linear.name, kSmallestGroup, linear.in);
       return {"grouped-offset-hadamard", fit(linear.in, kinds.down_block, "offset"),
               transform_seed(recipe_, layer, "down"), ""};
+    }
     if (kinds.down == "hadamard" || turned) return hadamard(linear.in, layer, "down");
     return {};
   }

@@ -249,6 +249,20 @@ TEST_F(Resume, JournalKeepsEntriesAndRefusesDamage) {
     write_file(file, bytes.substr(0, size));
     EXPECT_THROW(again.find(Journal::layer_name(0)), Error) << size;
   }
+  for (const size_t at : {bytes.find("0.1"), bytes.size() - 9, bytes.size() - 1}) {
+    std::string flipped = bytes;
+    flipped[at] ^= 1;
+    write_file(file, flipped);
+    EXPECT_THROW(again.find(Journal::layer_name(0)), Error) << at;
+  }
+}
+
+TEST_F(Resume, CalibrationStaysWithinTheContext) {
+  const fs::path out = directory_ / "out";
+  QuantizeOptions options;
+  quantize(*shared_dir() / "data" / "models" / "stories260K" / "stories260K.bin",
+           load_recipe("gptq", {"calibration.samples=1"}), out, options);
+  EXPECT_EQ(load_recipe((out / "recipe.toml").string(), {}).calibration.length, 512);
 }
 
 TEST_F(Resume, ADirectoryOfTheJournalsNameIsNotEmptied) {

@@ -10,6 +10,11 @@ namespace quatrain {
 Recipe choose_layers8(const Checkpoint& checkpoint, Recipe recipe,
                       const std::vector<std::vector<int32_t>>& samples) {
   if (!recipe.measures_layers8()) return recipe;
+  const std::string asked = recipe.activations.layers8;
+  const int64_t count = asked == "rule" ? 0 : std::stoll(asked.substr(asked.find(':') + 1));
+  require(count <= checkpoint.config().layers,
+          "recipe {}: activations.layers8 = \"{}\": the model has {} layers", recipe.name, asked,
+          checkpoint.config().layers);
   std::vector<std::vector<int32_t>> ids = samples;
   if (ids.empty()) {
     Recipe short_text = recipe;
@@ -21,16 +26,8 @@ Recipe choose_layers8(const Checkpoint& checkpoint, Recipe recipe,
   const std::shared_ptr<const Checkpoint> borrowed(&checkpoint, [](const Checkpoint*) {});
   const std::vector<LayerJump> jumps =
       measure_jumps(checkpoint_weight_source(borrowed), checkpoint.path().string(), ids, true);
-  const std::string asked = recipe.activations.layers8;
-  std::vector<int64_t> layers;
-  if (asked == "rule") {
-    layers = layers_by_threshold(jumps);
-  } else {
-    const int64_t count = std::stoll(asked.substr(asked.find(':') + 1));
-    require(count <= std::ssize(jumps), "recipe {}: activations.layers8 = \"{}\": the model has {} layers",
-            recipe.name, asked, jumps.size());
-    layers = layers_by_rank(jumps, count);
-  }
+  const std::vector<int64_t> layers =
+      asked == "rule" ? layers_by_threshold(jumps) : layers_by_rank(jumps, count);
   recipe.activations.layers8 = layers.empty() ? "none" : fmt::format("{}", fmt::join(layers, ","));
   log_info("activations.layers8 = \"{}\": {}", asked,
            layers.empty() ? "no layer passes both thresholds, every layer takes 4-bit inputs"
