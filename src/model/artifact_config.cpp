@@ -1,6 +1,5 @@
 #include "model/artifact_config.h"
 
-#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -29,10 +28,7 @@ class Check {
     for (const auto& [layer, policy] : quantization_.kv_layers)
       require(layer < config_.layers, "{}: quantization_config.kv.layers: the model has no layer {}", where_,
               layer);
-    for (int64_t layer = 0; layer < config_.layers; ++layer) {
-      check_kv(layer);
-      check_transforms(layer);
-    }
+    for (int64_t layer = 0; layer < config_.layers; ++layer) check_kv(layer);
   }
 
  private:
@@ -107,22 +103,6 @@ class Check {
     require(policy.group == 0 || config_.head_dim % policy.group == 0,
             "{}: quantization_config.kv: a group of {} does not divide the {} columns of a head", where_,
             policy.group, config_.head_dim);
-  }
-
-  // q, k and v read one input, gate and up (of all experts) another: it is transformed once.
-  void check_transforms(int64_t layer) const {
-    std::map<std::string, std::string> first;  // of the site, the first of its quantised linears
-    for (const LinearShape& linear : linears_of_layer(config_, layer)) {
-      if (!artifact_.has_planes(linear.name)) continue;
-      const std::string part = linear.name.substr(linear.name.rfind('.') + 1);
-      const bool qkv = part == "q_proj" || part == "k_proj" || part == "v_proj";
-      if (!qkv && part != "gate_proj" && part != "up_proj") continue;
-      const std::string& other = first.try_emplace(qkv ? "qkv" : "gate_up", linear.name).first->second;
-      require(
-          quantization_.linear(linear.name).input_transform == quantization_.linear(other).input_transform,
-          "{}: quantization_config: {} and {} read one input, but their input_transform differs", where_,
-          other, linear.name);
-    }
   }
 
   const ArtifactReader& artifact_;

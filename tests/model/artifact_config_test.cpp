@@ -104,19 +104,6 @@ TEST_F(ArtifactConfig, TensorsThatAreNotTheModels) {
   refuses([](Json& config) { config["vocab_size"] = 39; }, {"lm_head.weight_hi is [40, 32], not [39, 32]"});
 }
 
-TEST_F(ArtifactConfig, LinearsOfOneInputShareItsTransform) {
-  write();
-  for (const auto& [other, linear] :
-       {std::pair("self_attn.q_proj", "self_attn.v_proj"), {"mlp.gate_proj", "mlp.up_proj"}})
-    refuses(
-        [&](Json& config) {
-          Json policy = config["quantization_config"]["defaults"];
-          policy["input_transform"] = {{"kind", "hadamard"}, {"order", 64}, {"seed", 3}};
-          config["quantization_config"]["linears"][fmt::format("model.layers.1.{}", linear)] = policy;
-        },
-        {"input_transform differs", other, linear});
-}
-
 TEST_F(ArtifactConfig, TiedOrNot) {
   write();
   const auto tie = [](bool flag, bool policy) {
