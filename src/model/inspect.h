@@ -10,10 +10,11 @@
 namespace quatrain {
 
 /// {"architecture", "parameters", "bytes", "bits_per_weight", "effective_bits": {"weights", "transforms",
-/// "activations", "kv"}, "config": {...}, "layers": [{"layer", "parameters", "bytes", "linears": [...], "kv": {...}}]} of a
-/// hub directory, GGUF, llama2.c file or artifact. Every figure is counted from the tensors in the file:
-/// bits_per_weight over linears, embedding and head; effective_bits.weights over the linears alone; both with
-/// scales, residual indices and stored transforms, whose share is effective_bits.transforms; activations and kv with their scales and zeros.
+/// "activations", "kv"}, "config": {...}, "layers": [{"layer", "parameters", "bytes", "linears": [...], "kv":
+/// {...}}]} of a hub directory, GGUF, llama2.c file or artifact. Every figure is counted from the tensors in
+/// the file: bits_per_weight over linears, embedding and head; effective_bits.weights over the linears alone;
+/// both with scales, residual indices and stored transforms, whose share is effective_bits.transforms;
+/// activations and kv with their scales and zeros.
 Json inspect_model(const fs::path& model);
 
 /// The same of an open 16-bit checkpoint, called `name` in the report.

@@ -34,7 +34,7 @@ struct NibblePanels {
   int64_t units_per_group = 0;
   int64_t groups = 0;
   int64_t groups_per_scale = 0;
-  int64_t scale_groups = 0;  // 0: one scale a row, within `factor`
+  int64_t scale_groups = 0;   // 0: one scale a row, within `factor`
   bool has_residual = false;  // some unit of some panel
   /// Groups wider than 256 columns, whose sums S need INT32.
   bool wide = false;
