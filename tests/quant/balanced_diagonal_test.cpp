@@ -134,19 +134,18 @@ class BalancedDiagonal : public TinyModels {
 };
 
 // Weights are rounded to FP32 once after the merge: what a layer adds to the stream moves by that alone.
+void keeps_what_it_adds(const DecoderLayer& exact, const TransformedLayer& changed,
+                        const std::vector<torch::Tensor>& hidden, const ModelConfig&) {
+  const torch::Tensor expected = exact.forward(hidden[0]);
+  const torch::Tensor moved = changed.layer.forward(hidden[0]) - expected;
+  EXPECT_LT((moved.norm() / (expected - hidden[0]).norm()).item<double>(), 2e-5);
+}
+
 TEST_F(BalancedDiagonal, KeepsWhatALayerAdds) {
   for (const char* model : {"llama-gqa", "llama-tied-576", "qwen2-bias", "qwen3-qknorm", "gemma3-text"})
     for (const Fields& fields : members()) {
       SCOPED_TRACE(fmt::format("{}: {}", model, fmt::join(fields, " ")));
-      each_layer(model, recipe_of(fields),
-                 [&](const DecoderLayer& exact, const TransformedLayer& changed,
-                     const std::vector<torch::Tensor>& hidden, const ModelConfig&) {
-                   const torch::Tensor expected = exact.forward(hidden[0]);
-                   EXPECT_LT(
-                       ((changed.layer.forward(hidden[0]) - expected).norm() / (expected - hidden[0]).norm())
-                           .item<double>(),
-                       2e-5);
-                 });
+      each_layer(model, recipe_of(fields), keeps_what_it_adds);
     }
 }
 
@@ -155,14 +154,7 @@ TEST_F(BalancedDiagonal, KeepsWhatALayerOfExpertsAdds) {
   each_layer("mixtral",
              recipe_of({"transform.inputs=balanced-diagonal-hadamard", "transform.gate_up=none",
                         "transform.value=balanced-diagonal-hadamard"}),
-             [](const DecoderLayer& exact, const TransformedLayer& changed,
-                const std::vector<torch::Tensor>& hidden, const ModelConfig&) {
-               const torch::Tensor expected = exact.forward(hidden[0]);
-               EXPECT_LT(
-                   ((changed.layer.forward(hidden[0]) - expected).norm() / (expected - hidden[0]).norm())
-                       .item<double>(),
-                   2e-5);
-             });
+             keeps_what_it_adds);
 }
 
 // Where the optimum is, each channel's input and weights hold the same energy: S / s^2 = G s^2. At o both are
