@@ -29,7 +29,7 @@ void release(std::span<const std::byte> bytes) {
 
 // CRC-32 of the bytes behind those of `crc`.
 uint32_t checksum(std::span<const std::byte> bytes, uint32_t crc) {
-  if (bytes.empty()) return crc;  // of no bytes at all zlib gives 0
+  if (bytes.empty()) return crc;  // zlib answers a null pointer with 0
   return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
