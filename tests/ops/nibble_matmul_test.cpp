@@ -110,6 +110,7 @@ Reference reference(const NibblePlanes& planes, const QuantizedActivations& x) {
   const int64_t group = std::min(whole_if_zero(planes.weight_group, planes.columns), x.group);
   const int64_t groups = (planes.columns + group - 1) / group;
   const bool row_scale = planes.groups() == 1;
+  const bool one_zero = !row_scale && x.groups == 1 && x.width > kWidestFreeGroup;  // of all weight groups
   std::vector<int> code(planes.rows * planes.columns);
   for (int64_t o = 0; o < planes.rows; ++o)
     for (int64_t k = 0; k < planes.columns; ++k) code[o * planes.columns + k] = planes.code(o, k);
@@ -117,7 +118,7 @@ Reference reference(const NibblePlanes& planes, const QuantizedActivations& x) {
   for (int64_t t = 0; t < x.tokens; ++t)
     for (int64_t o = 0; o < planes.rows; ++o) {
       float acc = 0;
-      double exact = 0, magnitude = 0;
+      double exact = 0, magnitude = 0, row_sum = 0;
       for (int64_t g = 0; g < groups; ++g) {
         int64_t p = 0, s = 0;
         for (int64_t k = g * group; k < std::min((g + 1) * group, planes.columns); ++k) {
@@ -131,10 +132,16 @@ Reference reference(const NibblePlanes& planes, const QuantizedActivations& x) {
             planes.scale[o * planes.groups() + (row_scale ? 0 : g * group / planes.weight_group)];
         float term = static_cast<float>(difference);
         if (!row_scale) term *= scale;
-        acc = std::fma(x.scale[at], term, acc);
+        acc = one_zero ? std::fma(scale, static_cast<float>(p), acc) : std::fma(x.scale[at], term, acc);
+        row_sum += double{scale} * static_cast<double>(s);
         exact += double{x.scale[at]} * scale / 16 * static_cast<double>(difference);
-        magnitude += std::fabs(double{x.scale[at]} * scale / 16 * static_cast<double>(difference));
+        magnitude += double{x.scale[at]} * scale / 16 *
+                     (one_zero ? std::fabs(static_cast<double>(p)) +
+                                     std::fabs(static_cast<double>(x.zero[at]) * static_cast<double>(s))
+                               : std::fabs(static_cast<double>(difference)));
       }
+      if (one_zero)
+        acc = x.scale[t] * std::fma(-static_cast<float>(x.zero[t]), static_cast<float>(row_sum), acc);
       const float bias = planes.bias.empty() ? 0.0f : planes.bias[o];
       result.y.push_back(std::fma(acc, row_scale ? planes.scale[o] * 0.0625f : 0.0625f, bias));
       result.exact.push_back(exact + bias);
@@ -219,8 +226,11 @@ TEST(NibbleMatmul, UnusualGroups) {
 
 TEST(NibbleMatmul, EveryNumberOfTokens) {
   ThreadPool pool(2);
-  for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 17, 127, 130, 261})
+  for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 17, 127, 130, 261}) {
     check({tokens, 70, 192, 0, 64, 64, 8, Budget::Random}, 3000 + tokens, pool);
+    check({tokens, 70, 320, 64, 0, 64, 8, Budget::Random}, 3300 + tokens, pool);
+    check({tokens, 70, 320, 64, 0, 64, 8, Budget::None}, 3600 + tokens, pool);
+  }
 }
 
 TEST(NibbleMatmul, WholeRowsWidestInUse) {

@@ -93,7 +93,9 @@ class PanelPacker {
   PanelPacker(const NibblePlanes& planes, const NibblePanels& view, int64_t unit_columns)
       : planes_(planes), view_(view), unit_columns_(unit_columns) {}
 
-  void pack(int64_t panel, uint8_t* dense, uint8_t* residual, int16_t* sums, int32_t* wide_sums) const {
+  // `sums` gets S of every group, [groups, 32].
+  void pack(int64_t panel, uint8_t* dense, uint8_t* residual, std::vector<int32_t>& sums) const {
+    sums.assign(static_cast<size_t>(view_.groups * kPanelRows), 0);
     const uint8_t* flags = view_.flags + panel * view_.units;
     for (int64_t u = 0; u < view_.units; ++u) {
       const int64_t steps = u + 1 < view_.units ? view_.steps : view_.last_steps;
@@ -108,11 +110,7 @@ class PanelPacker {
       }
       residual += halves * steps * kHalfBytes;
       dense += steps * kStepBytes;
-      const int64_t at = (panel * view_.groups + u / view_.units_per_group) * kPanelRows;
-      for (int r = 0; r < kPanelRows; ++r) {
-        if (view_.wide) wide_sums[at + r] += sum[r];
-        if (!view_.wide) sums[at + r] = static_cast<int16_t>(sums[at + r] + sum[r]);
-      }
+      for (int r = 0; r < kPanelRows; ++r) sums[u / view_.units_per_group * kPanelRows + r] += sum[r];
     }
   }
 
@@ -160,6 +158,14 @@ class PanelPacker {
   const int64_t unit_columns_;
 };
 
+// W of a panel: the groups' sums [groups, 32] times their scales, in FP64 and rounded once.
+void scaled_sums(const std::vector<int32_t>& sums, const uint16_t* scale, float* out) {
+  std::array<double, kPanelRows> total{};
+  for (size_t i = 0; i < sums.size(); ++i)
+    total[i % kPanelRows] += static_cast<double>(fp16_to_float(scale[i])) * sums[i];
+  for (int r = 0; r < kPanelRows; ++r) out[r] = static_cast<float>(total[r]);
+}
+
 }  // namespace
 
 PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activation_group,
@@ -192,6 +198,8 @@ PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activ
   view.has_residual = !planes.residual_index.empty();
   view.scale_groups = weight_group < columns_ ? planes.groups() : 0;
   view.groups_per_scale = weight_group < columns_ ? weight_group / group : view.groups;
+  const bool sums_of_rows =
+      view.scale_groups > 1 && activation_group_ >= columns_ && columns_ > kWidestFreeGroup;
   groups_per_activation_ = activation_group_ < columns_ ? activation_group_ / group : view.groups;
 
   std::vector<uint8_t> flags(static_cast<size_t>(view.panels * view.units));
@@ -222,7 +230,8 @@ PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activ
   const int64_t panel_bytes = view.total_steps() * kStepBytes;
   const size_t dense_at = section(view.panels * panel_bytes);
   const size_t residual_at = section(offsets.back());
-  const size_t sums_at = section(padded_rows * view.groups * (view.wide ? 4 : 2));
+  const size_t sums_at =
+      section(sums_of_rows ? padded_rows * 4 : padded_rows * view.groups * (view.wide ? 4 : 2));
   const size_t scale_at = section(padded_rows * view.scale_groups * 2);
   bytes_ = static_cast<int64_t>(total);
   const size_t factor_at = section(padded_rows * 4);
@@ -235,6 +244,7 @@ PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activ
 
   auto* sums = reinterpret_cast<int16_t*>(base + sums_at);
   auto* wide_sums = reinterpret_cast<int32_t*>(base + sums_at);
+  auto* row_sums = reinterpret_cast<float*>(base + sums_at);
   auto* group_scale = reinterpret_cast<uint16_t*>(base + scale_at);
   auto* factor = reinterpret_cast<float*>(base + factor_at);
   auto* bias = reinterpret_cast<float*>(base + bias_at);
@@ -244,6 +254,7 @@ PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activ
   view.residual = base + residual_at;
   view.sums = sums;
   view.wide_sums = wide_sums;
+  view.row_sums = sums_of_rows ? row_sums : nullptr;
   view.group_scale = group_scale;
   view.factor = factor;
   view.bias = bias;
@@ -263,8 +274,18 @@ PackedNibbleMatrix::PackedNibbleMatrix(const NibblePlanes& planes, int64_t activ
   }
   const PanelPacker packer(planes, view, unit_columns_);
   pool.parallel_for(view.panels, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t p = begin; p < end; ++p)
-      packer.pack(p, base + dense_at + p * panel_bytes, base + residual_at + offsets[p], sums, wide_sums);
+    std::vector<int32_t> of_panel;
+    for (int64_t p = begin; p < end; ++p) {
+      packer.pack(p, base + dense_at + p * panel_bytes, base + residual_at + offsets[p], of_panel);
+      const int64_t at = p * view.groups * kPanelRows;
+      if (sums_of_rows)
+        scaled_sums(of_panel, group_scale + at, row_sums + p * kPanelRows);
+      else if (view.wide)
+        std::copy(of_panel.begin(), of_panel.end(), wide_sums + at);
+      else
+        std::transform(of_panel.begin(), of_panel.end(), sums + at,
+                       [](int32_t sum) { return static_cast<int16_t>(sum); });
+    }
   });
 }
 

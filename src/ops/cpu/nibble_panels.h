@@ -6,12 +6,17 @@
 //   dense     panel, unit, 8-column step, half: 64 bytes, byte 4 r + j = hi[r, j] << 4 | hi[r, 4 + j] & 15,
 //             so that x & 0xF0 and (x << 4) & 0xF0 are 16 hi as signed bytes for columns 0..3 and 4..7;
 //   residual  panel, unit, step, half (present ones only): 64 bytes, byte 4 r + j = lo[r, j] | lo[r, 4 + j]
-//   << 4; sums      panel, group: S of 32 rows; a group is the finest of weight and activation group; scales
-//   panel, weight group: FP16 of 32 rows.
+//   << 4;
+//   sums      panel, group: S of 32 rows; a group is the finest of weight and activation group;
+//   scales    panel, weight group: FP16 of 32 rows.
 //
 // FP32 arithmetic, the same on every instruction set, per row and token, groups in index order:
 //   t = RN(P - z S), the difference in INT32;  acc = fma(s, t, acc) or, with group scales w, acc = fma(s,
 //   RN(t w), acc); y = fma(acc, factor, bias), factor = scale / 16 or 1 / 16.
+// Where several weight groups share a token's one scale and zero, a group costs one multiplication a row and
+// token instead of three, which would take the products' place in the pipes:
+//   acc = fma(w, RN(P), acc);  y = fma(RN(s fma(-z, W, acc)), 1 / 16, bias),  W = RN(sum over groups of w S).
+// Only in rows wider than 256, whose zeros lie in [0, 255]: z W is then no larger than the terms of acc.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +49,7 @@ struct NibblePanels {
   const int64_t* residual_offset = nullptr;  // [panels]: bytes
   const int16_t* sums = nullptr;             // [panels, groups, 32] unless wide
   const int32_t* wide_sums = nullptr;        // [panels, groups, 32] if wide
+  const float* row_sums = nullptr;           // [panels * 32]: W, in place of sums; or nullptr
   const uint16_t* group_scale = nullptr;     // [panels, scale_groups, 32] FP16
   const float* factor = nullptr;             // [panels * 32]
   const float* bias = nullptr;               // [panels * 32]

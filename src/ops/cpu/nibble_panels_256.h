@@ -111,6 +111,7 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
   const int32_t* negative_zero = x.negative_zero + first * w.groups + in_block;
   const uint8_t* flags = w.flags + panel * w.units;
   const bool sums_only = out.sums != nullptr;
+  const bool from_zero = sums_only || w.row_sums != nullptr;
   __m256 total[2 / H][T][Q];
 #pragma GCC unroll 2
   for (int h = 0; h < 2 / H; ++h)
@@ -126,18 +127,19 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
 #pragma GCC unroll 2
     for (int h = 0; h < 2 / H; ++h) {
       const int64_t at = (panel * w.groups + g) * kPanelRows + h * kHalfRows;
-      __m256i acc[T][Q];  // starts at -z S and ends as P - z S; at 0 where P alone is asked for
+      __m256i acc[T][Q];  // starts at -z S and ends as P - z S; at 0 where P alone is wanted
 #pragma GCC unroll 4
       for (int q = 0; q < Q; ++q) {
         __m256i sums = _mm256_setzero_si256();
-        if (!sums_only && w.wide)
+        if (!from_zero && w.wide)
           sums = _mm256_load_si256(reinterpret_cast<const __m256i*>(w.wide_sums + at + q * kQuarterRows));
-        if (!sums_only && !w.wide)
+        if (!from_zero && !w.wide)
           sums = _mm256_cvtepi16_epi32(
               _mm_load_si128(reinterpret_cast<const __m128i*>(w.sums + at + q * kQuarterRows)));
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t)
-          acc[t][q] = _mm256_mullo_epi32(_mm256_set1_epi32(negative_zero[g * block + t]), sums);
+          acc[t][q] = from_zero ? _mm256_setzero_si256()
+                                : _mm256_mullo_epi32(_mm256_set1_epi32(negative_zero[g * block + t]), sums);
       }
       next = add_group<Dot, T>(acc, w, flags, h, position, block * kStepColumns);
 
@@ -165,6 +167,10 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
           __m256 term = _mm256_cvtepi32_ps(acc[t][q]);
+          if (w.row_sums != nullptr) {
+            total[h][t][q] = _mm256_fmadd_ps(group_scale, term, total[h][t][q]);
+            continue;
+          }
           if (w.scale_groups > 0) term = _mm256_mul_ps(term, group_scale);
           total[h][t][q] = _mm256_fmadd_ps(_mm256_set1_ps(scale[g * block + t]), term, total[h][t][q]);
         }
@@ -186,9 +192,14 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
       const __m256 factor = _mm256_load_ps(w.factor + row);
       const __m256 bias = _mm256_load_ps(w.bias + row);
 #pragma GCC unroll 4
-      for (int t = 0; t < T; ++t)
-        _mm256_maskstore_ps(out.y + (token + t) * out.stride + row, mask,
-                            _mm256_fmadd_ps(total[h][t][q], factor, bias));
+      for (int t = 0; t < T; ++t) {
+        __m256 sum = total[h][t][q];
+        if (w.row_sums != nullptr)
+          sum = _mm256_mul_ps(_mm256_set1_ps(scale[t]),
+                              _mm256_fmadd_ps(_mm256_set1_ps(static_cast<float>(negative_zero[t])),
+                                              _mm256_load_ps(w.row_sums + row), sum));
+        _mm256_maskstore_ps(out.y + (token + t) * out.stride + row, mask, _mm256_fmadd_ps(sum, factor, bias));
+      }
     }
 }
 

@@ -98,13 +98,13 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
   }
 }
 
-// Starts a group at -z S, so that its sum ends as P - z S; at 0 where P alone is asked for (kSums).
+// Starts a group at -z S, so that its sum ends as P - z S; at 0 where P alone is wanted.
 template <int T, bool kSums>
 inline __attribute__((always_inline)) void start(Group<T>& group, const NibblePanels& w, int64_t at,
                                                  const int32_t* negative_zero) {
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
-    if constexpr (kSums) {
+    if (kSums || w.row_sums != nullptr) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) group.acc[t][half][0] = _mm512_setzero_si512();
     } else if (w.wide) {
@@ -235,6 +235,15 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
           _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(group_scale))),
           _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(group_scale + kHalfRows)))};
       if (--scale_left == 0) group_scale += kPanelRows, scale_left = w.groups_per_scale;
+      if (w.row_sums != nullptr) {
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t)
+#pragma GCC unroll 2
+          for (int half = 0; half < 2; ++half)
+            total[t][half] =
+                _mm512_fmadd_ps(of_rows[half], _mm512_cvtepi32_ps(sum_of<T>(group, t, half)), total[t][half]);
+        continue;
+      }
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
         const __m512 s = _mm512_set1_ps(scale[t]);
@@ -257,6 +266,14 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
     const __m512 factor = _mm512_load_ps(w.factor + panel.first_row + half * kHalfRows);
     const __m512 bias = _mm512_load_ps(w.bias + panel.first_row + half * kHalfRows);
     const auto mask = static_cast<__mmask16>(left >= kHalfRows ? 0xFFFF : (1u << left) - 1);
+    if (w.row_sums != nullptr) {  // scale and -zero are those of any group of the token
+      const __m512 sums = _mm512_load_ps(w.row_sums + panel.first_row + half * kHalfRows);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t)
+        total[t][half] = _mm512_mul_ps(
+            _mm512_set1_ps(scale[t - T]),
+            _mm512_fmadd_ps(_mm512_set1_ps(static_cast<float>(negative_zero[t - T])), sums, total[t][half]));
+    }
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t)
       _mm512_mask_storeu_ps(y + t * out.stride + half * kHalfRows, mask,

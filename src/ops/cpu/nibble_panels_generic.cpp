@@ -55,6 +55,11 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
     const uint16_t* scale =
         w.scale_groups > 0 ? w.group_scale + (panel * w.scale_groups + g / w.groups_per_scale) * kPanelRows
                            : nullptr;
+    if (w.row_sums != nullptr) {
+      for (int r = 0; r < kPanelRows; ++r)
+        total[r] = std::fma(fp16_to_float(scale[r]), static_cast<float>(acc[r]), total[r]);
+      continue;
+    }
     for (int r = 0; r < kPanelRows; ++r) {
       const int64_t at = (panel * w.groups + g) * kPanelRows + r;
       const int32_t sum = w.wide ? w.wide_sums[at] : w.sums[at];
@@ -64,6 +69,12 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
     }
   }
   if (out.sums != nullptr) return;
+  if (w.row_sums != nullptr) {
+    const int64_t of_token = first * w.groups + in_block;
+    for (int64_t r = 0; r < rows; ++r)
+      total[r] = x.scale[of_token] * std::fma(static_cast<float>(x.negative_zero[of_token]),
+                                              w.row_sums[panel * kPanelRows + r], total[r]);
+  }
   float* y = out.y + token * out.stride + panel * kPanelRows;
   for (int64_t r = 0; r < rows; ++r)
     y[r] = std::fma(total[r], w.factor[panel * kPanelRows + r], w.bias[panel * kPanelRows + r]);
