@@ -98,11 +98,12 @@ struct Recipe {
     bool operator==(const Calibration&) const = default;
   } calibration;
 
-  // Weight scales trained behind everything else (quant/refine/refine.h).
+  // Weight scales and norms trained behind everything else (quant/refine/refine.h).
   struct Refine {
     int64_t samples = 0;    // of the calibration text, behind its own, each a step; 0: no refinement
     int64_t length = 1024;  // tokens of a sample that are used
     double rate = 0.0015;   // largest step of a scale, relative
+    double norm_rate = 0;   // of a norm's gain; 0: norms stay
     bool operator==(const Refine&) const = default;
   } refine;
 

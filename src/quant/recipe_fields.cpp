@@ -273,6 +273,7 @@ const std::vector<RecipeField>& recipe_fields() {
       integer("refine", "length", AT(refine.length), "16 to 1048576",
               [](int64_t length) { return length >= 16 && length <= 1048576; }),
       share("refine", "rate", AT(refine.rate)),
+      share("refine", "norm_rate", AT(refine.norm_rate)),
       number("plan", "budget_bits", AT(plan.budget_bits), 4, 9),
       number("plan", "max_slowdown", AT(plan.max_slowdown), 1, 4),
       share("plan", "inputs8", AT(plan.inputs8)),

@@ -43,14 +43,15 @@ class Refine : public testing::Test {
   }
 
   // A trained model of width 64, so that refinement has something to find; weights in groups of `group`.
-  Json refine_stories(int group, const std::string& name, int samples) {
+  Json refine_stories(int group, const std::string& name, int samples, double norm_rate = 0) {
     const fs::path model = *shared_dir() / "data/models/stories260K/stories260K.bin";
     const std::string text = (*shared_dir() / "data/text/tinystories/tinystories_val.txt.gz").string();
     return quantize(
         model,
         load_recipe("rtn", {fmt::format("weights.group={}", group), "activations.group=32",
                             "calibration.text=" + text, "calibration.samples=13", "calibration.length=100",
-                            "refine.length=96", fmt::format("refine.samples={}", samples)}),
+                            "refine.length=96", fmt::format("refine.samples={}", samples),
+                            fmt::format("refine.norm_rate={}", norm_rate)}),
         directory_ / name, {.threads = 2});
   }
 
@@ -76,27 +77,32 @@ TEST_F(Refine, GradientIsTheSlope) {
     Student student(directory_ / name, torch::kFloat);
     ThreadPool pool(2);
     const std::vector<Lesson> lessons{{ids, hidden}, {other, hidden}};
-    std::vector<torch::Tensor> gradients;
+    Student::Parameters found;
     const auto mean = [](const std::vector<double>& values) { return (values[0] + values[1]) / 2; };
-    const double divergence = mean(student.divergence(lessons, head, pool, &gradients));
+    const double divergence = mean(student.divergence(lessons, head, pool, &found));
     EXPECT_GT(divergence, 0);
-    const std::vector<torch::Tensor> parameters = student.parameters();
+    const auto in_one = [](Student::Parameters both) {
+      both.scales.insert(both.scales.end(), both.norms.begin(), both.norms.end());
+      return both.scales;
+    };
+    EXPECT_GE(found.norms.size(), 2u * static_cast<size_t>(source->config().layers) + 1);
+    const std::vector<torch::Tensor> parameters = in_one(student.parameters()), gradients = in_one(found);
     ASSERT_EQ(gradients.size(), parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {
       const torch::Tensor& parameter = parameters[i];
       const int64_t largest = gradients[i].abs().argmax().item<int64_t>();
       const double slope = gradients[i].flatten()[largest].item<double>();
       // The central difference errs by the third derivative times step^2 / 6 and by FP32 sums over the step,
-      // which is small so that tokens keep their experts.
-      constexpr double kStep = 0.001;
+      // which is small so that tokens keep their experts: smaller still where a norm stands before a router.
+      const double step = i < found.scales.size() ? 0.001 : 0.0001;
       const auto at = [&](double value) {
         const torch::NoGradGuard no_gradients;
         parameter.flatten()[largest] = value;
         return mean(student.divergence(lessons, head, pool));
       };
-      const double up = at(kStep), down = at(-kStep);
+      const double up = at(step), down = at(-step);
       at(0);
-      EXPECT_NEAR((up - down) / (2 * kStep), slope, 0.03 * std::abs(slope) + 5e-4 * divergence) << i;
+      EXPECT_NEAR((up - down) / (2 * step), slope, 0.03 * std::abs(slope) + 5e-4 * divergence) << i;
     }
   }
 }
@@ -177,6 +183,24 @@ TEST_F(Refine, ScalesAloneChange) {
     moved += !same;
   }
   EXPECT_GT(moved, 0u);
+}
+
+// With the same scales' rate, trained norms take the divergence lower; those of an artifact that is asked for
+// none stay (above).
+TEST_F(Refine, TrainsNormsWhereAsked) {
+  const Json fixed = refine_stories(32, "fixed", 12), trained = refine_stories(32, "trained", 12, 0.003);
+  EXPECT_LT(trained["refine"]["held_out"]["after"].get<double>(),
+            fixed["refine"]["held_out"]["after"].get<double>());
+  const ArtifactReader before(directory_ / "fixed"), after(directory_ / "trained");
+  size_t norms = 0, moved = 0;
+  for (const TensorInfo& tensor : before.tensors().tensors()) {
+    if (!tensor.name.ends_with("norm.weight")) continue;
+    const auto a = before.tensors().raw(tensor), b = after.tensors().raw(*after.tensors().find(tensor.name));
+    ++norms;
+    moved += !std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
+  EXPECT_GT(norms, 0u);
+  EXPECT_EQ(moved, norms);
 }
 
 TEST_F(Refine, ThreeSamplesAreTooFew) {

@@ -70,14 +70,20 @@ double rate_at(int64_t step, int64_t steps, double rate) {
 // the mean of the parameters over the second half of the steps, which lies nearer to the minimum than the
 // last of them (Polyak and Juditsky, 1992).
 std::vector<double> train(Student& student, std::span<const Lesson> lessons, const ReferenceLinear& head,
-                          double rate, ThreadPool& pool) {
-  const std::vector<torch::Tensor> parameters = student.parameters();
-  std::vector<torch::Tensor> gradients, mean;
-  for (const torch::Tensor& parameter : parameters) mean.push_back(torch::zeros_like(parameter));
-  torch::optim::Adam adam(parameters,
-                          torch::optim::AdamOptions(rate).betas({kFirstMoment, kSecondMoment}).eps(1e-12));
+                          const Recipe::Refine& settings, ThreadPool& pool) {
+  const Student::Parameters parameters = student.parameters();
+  std::vector<torch::Tensor> all = parameters.scales, mean;
+  all.insert(all.end(), parameters.norms.begin(), parameters.norms.end());
+  for (const torch::Tensor& parameter : all) mean.push_back(torch::zeros_like(parameter));
+  const auto options = torch::optim::AdamOptions().betas({kFirstMoment, kSecondMoment}).eps(1e-12);
+  torch::optim::Adam adam({{parameters.scales, std::make_unique<torch::optim::AdamOptions>(options)},
+                           {parameters.norms, std::make_unique<torch::optim::AdamOptions>(options)}});
+  const auto set_rate = [&](size_t group, double rate) {
+    static_cast<torch::optim::AdamOptions&>(adam.param_groups()[group].options()).lr(rate);
+  };
   const int64_t steps = std::ssize(lessons) / kRefinementBatch, averaged = steps - steps / 2;
   Progress progress("refinement steps", steps);
+  Student::Parameters gradients;
   std::vector<double> losses;
   for (int64_t step = 0; step < steps; ++step) {
     const std::vector<double> batch =
@@ -85,14 +91,18 @@ std::vector<double> train(Student& student, std::span<const Lesson> lessons, con
                            head, pool, &gradients);
     losses.push_back(mean_of(batch));
     require(std::isfinite(losses.back()), "refinement: the divergence of step {} is not finite", step + 1);
-    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i];
-    static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options()).lr(rate_at(step, steps, rate));
+    for (size_t i = 0; i < gradients.scales.size(); ++i)
+      parameters.scales[i].mutable_grad() = gradients.scales[i];
+    for (size_t i = 0; i < gradients.norms.size(); ++i)
+      parameters.norms[i].mutable_grad() = gradients.norms[i];
+    set_rate(0, rate_at(step, steps, settings.rate));
+    set_rate(1, rate_at(step, steps, settings.norm_rate));
     adam.step();
     if (step >= steps - averaged)
-      for (size_t i = 0; i < mean.size(); ++i) mean[i] += parameters[i] / static_cast<double>(averaged);
+      for (size_t i = 0; i < mean.size(); ++i) mean[i] += all[i] / static_cast<double>(averaged);
     progress.update(step + 1, fmt::format("divergence {:.4f}", losses.back()));
   }
-  for (size_t i = 0; i < mean.size(); ++i) parameters[i].copy_(mean[i]);
+  for (size_t i = 0; i < mean.size(); ++i) all[i].copy_(mean[i]);
   return losses;
 }
 
@@ -118,20 +128,20 @@ Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& s
   };
   const double before = held_out();
   const std::vector<double> losses =
-      train(student, lessons.first(static_cast<size_t>(trained)), teacher.head, settings.rate, pool);
+      train(student, lessons.first(static_cast<size_t>(trained)), teacher.head, settings, pool);
   const double after = held_out();
   const bool better = after < before;
   log_info("refinement: divergence of the samples held out {:.4f} -> {:.4f}{}", before, after,
-           better ? "" : ", the scales stay as they were");
+           better ? "" : ", scales and norms stay as they were");
   Json report = Json::parse(read_file(source / "quantization_report.json"));
-  report["refine"] = {{"samples", trained},
-                      {"length", settings.length},
-                      {"rate", settings.rate},
-                      {"divergence", losses},
-                      {"held_out", {{"before", before}, {"after", after}}},
+  report["refine"] = {{"samples", trained},    {"length", settings.length},
+                      {"rate", settings.rate}, {"norm_rate", settings.norm_rate},
+                      {"divergence", losses},  {"held_out", {{"before", before}, {"after", after}}},
                       {"kept", better}};
-  rewrite_scales(source, better ? student.scales() : std::map<std::string, std::vector<float>>{},
-                 recipe.to_toml(), report, output);
+  RefinedValues refined;
+  if (better) refined.scales = student.scales();
+  if (better && settings.norm_rate > 0) refined.norms = student.norms();
+  rewrite(source, refined, recipe.to_toml(), report, output);
   return report;
 }
 

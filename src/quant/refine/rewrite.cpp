@@ -22,8 +22,8 @@ bool written_by_artifact(const std::string& file) {
 
 }  // namespace
 
-void rewrite_scales(const fs::path& source, const std::map<std::string, std::vector<float>>& scales,
-                    std::string_view recipe_toml, const Json& report, const fs::path& output) {
+void rewrite(const fs::path& source, const RefinedValues& refined, std::string_view recipe_toml,
+             const Json& report, const fs::path& output) {
   const ArtifactReader reader(source);
   ArtifactWriter writer(output);
   for (const TensorInfo& tensor : reader.tensors().tensors()) {
@@ -31,10 +31,13 @@ void rewrite_scales(const fs::path& source, const std::map<std::string, std::vec
     if (linear.empty()) {
       std::vector<float> values(static_cast<size_t>(tensor.elements()));
       reader.tensors().read_rows(tensor, 0, values);
+      if (const auto found = refined.norms.find(tensor.name); found != refined.norms.end())
+        values = found->second;
       writer.add_tensor(tensor.name, tensor.shape, values, tensor.type);
     } else if (tensor.name.ends_with(kPlane)) {
       NibblePlanes planes = reader.planes(linear);
-      if (const auto found = scales.find(linear); found != scales.end()) planes.scale = found->second;
+      if (const auto found = refined.scales.find(linear); found != refined.scales.end())
+        planes.scale = found->second;
       writer.add_planes(linear, planes);
     }
   }

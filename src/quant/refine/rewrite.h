@@ -1,4 +1,4 @@
-// An artifact with other weight scales.
+// An artifact with other weight scales and norms.
 #pragma once
 
 #include <map>
@@ -11,10 +11,14 @@
 
 namespace quatrain {
 
-/// Writes `output`: every tensor and file of the artifact `source`, with the scales of the linears in
-/// `scales`
-/// ([out, groups] row-major) another recipe and report.
-void rewrite_scales(const fs::path& source, const std::map<std::string, std::vector<float>>& scales,
-                    std::string_view recipe_toml, const Json& report, const fs::path& output);
+/// What was trained, by linear (scales [out, groups], row-major) and by tensor (norms).
+struct RefinedValues {
+  std::map<std::string, std::vector<float>> scales, norms;
+};
+
+/// Writes `output`: every tensor and file of the artifact `source`, but with `refined` in place of what it
+/// has, another recipe and report.
+void rewrite(const fs::path& source, const RefinedValues& refined, std::string_view recipe_toml,
+             const Json& report, const fs::path& output);
 
 }  // namespace quatrain

@@ -1,8 +1,8 @@
 #include "quant/refine/staged.h"
 
 #include "base/error.h"
-#include "base/json.h"
 #include "checkpoint/artifact.h"
+#include "quant/finished.h"
 #include "quant/journal.h"
 
 namespace quatrain {
@@ -16,10 +16,7 @@ UnrefinedArtifact::UnrefinedArtifact(const fs::path& output, const Checkpoint& o
           "{}: left by a run that did not finish its refinement; continue it with --resume, or remove it",
           path_.string());
   require(is_artifact(path_), "{}: not an artifact; remove it", path_.string());
-  const Json report = Json::parse(read_file(path_ / "quantization_report.json"));
-  require(read_file(path_ / "recipe.toml") == recipe.to_toml() &&
-              report["source"]["fingerprint"] == original.fingerprint(),
-          "{}: of another model or recipe; remove it to start again", path_.string());
+  require_made_of(path_, original, recipe, "remove it to start again");
   finished_ = true;
 }
 

@@ -1,4 +1,5 @@
-// A quantised model whose weight scales can be trained: one layer's graph of each sample lives at a time.
+// A quantised model whose weight scales and norms can be trained: one layer's graph of each sample lives at
+// a time.
 #pragma once
 
 #include <torch/torch.h>
@@ -17,16 +18,17 @@
 
 namespace quatrain {
 
-/// A text, and what its teacher predicts from: hidden states [tokens, hidden] behind the teacher's final
-/// norm.
+/// Texts of equal length behind one another, and what their teacher predicts from: hidden states [tokens,
+/// hidden] behind the teacher's final norm.
 struct Lesson {
   std::vector<int32_t> ids;
   torch::Tensor teacher;
 };
 
-/// The fake-quantised forward of an artifact with W = c / 16 * s (1 + d): codes c and scales s [out, groups]
-/// as the artifact has them, d trainable, 0 at first. Rounding of activations and of the KV cache passes
-/// gradients straight through. Construct and use it outside of inference mode.
+/// The fake-quantised forward of an artifact with W = c / 16 * s (1 + d), codes c and scales s [out, groups]
+/// as the artifact has them, and norms x / rms(x) * g (1 + d): every d is trainable, 0 at first. Rounding of
+/// activations and of the KV cache passes gradients straight through. Construct and use it outside of
+/// inference mode.
 class Student {
  public:
   explicit Student(const fs::path& artifact, torch::ScalarType products = fastest_product_type(torch::kCPU),
@@ -34,17 +36,26 @@ class Student {
   Student(const Student&) = delete;
 
   const ModelConfig& config() const { return source_->config(); }
+  /// Tokens of each text of a lesson; 0: a lesson is one text.
+  void set_sequence(int64_t tokens) {
+    for (DecoderLayer& layer : layers_) layer.sequence = tokens;
+  }
 
-  /// d of every linear, FP32 [out, groups].
-  std::vector<torch::Tensor> parameters() const;
+  /// d of every linear, FP32 [out, groups], and of every norm, FP32 [width].
+  struct Parameters {
+    std::vector<torch::Tensor> scales, norms;
+  };
+  Parameters parameters() const;
   /// s (1 + d) by linear, as the artifact stores it: groups in FP16, rows in FP32, row-major.
   std::map<std::string, std::vector<float>> scales() const;
+  /// The weights of the norms by tensor: g (1 + d), less what the model adds to them.
+  std::map<std::string, std::vector<float>> norms() const;
 
   /// Of each lesson, the mean over its tokens of KL(teacher || student); a lesson a thread of `pool`. Sets
-  /// `gradients`, unless it is null, to those of the mean over lessons, in the order of parameters(); they do
-  /// not depend on the number of threads.
+  /// `gradients`, unless it is null, to those of the mean over lessons; they do not depend on the number of
+  /// threads.
   std::vector<double> divergence(std::span<const Lesson> lessons, const ReferenceLinear& teacher_head,
-                                 ThreadPool& pool, std::vector<torch::Tensor>* gradients = nullptr);
+                                 ThreadPool& pool, Parameters* gradients = nullptr);
 
  private:
   struct Scaled {
@@ -56,6 +67,19 @@ class Student {
     torch::Tensor dense = {};
   };
 
+  struct Norm {
+    std::string name;       // of its tensor
+    torch::Tensor* weight;  // what the forward reads
+    torch::Tensor gain, delta;
+  };
+  // One layer's parts, or those that stand alone.
+  struct Trained {
+    std::vector<Scaled> linears;
+    std::vector<Norm> norms;
+  };
+
+  Norm trained_norm(const std::string& name, torch::Tensor& weight) const;
+  torch::Tensor weight_of(const Norm& norm) const;
   void load(size_t layer);
   void unload(size_t layer);
   torch::Tensor head_gradient(const torch::Tensor& input, const torch::Tensor& teacher,
@@ -64,8 +88,9 @@ class Student {
   std::unique_ptr<WeightSource> source_;
   torch::Tensor embedding_, norm_;
   ReferenceLinear head_;
-  std::deque<DecoderLayer> layers_;  // without their quantised weights; Scaled points into it
-  std::vector<std::vector<Scaled>> scaled_;
+  std::deque<DecoderLayer> layers_;  // without their quantised weights; what is trained points into it
+  std::vector<Trained> trained_;     // a layer each
+  Norm last_norm_;
 };
 
 }  // namespace quatrain
