@@ -80,6 +80,10 @@ class ArtifactReader {
   const QuantizationConfig& quantization() const { return quantization_; }
   const TensorSource& tensors() const { return *tensors_; }
 
+  /// Reads every tensor once: one whose bytes do not have the checksum of the index is an error, which any
+  /// reading of it would be (an index without checksums, as earlier versions wrote, has none to compare).
+  void verify() const;
+
   bool has_planes(std::string_view linear) const;
   /// NAME.weight_hi, .weight_scale, .weight_lo, .weight_lo_index, .bias as one matrix; misshapen tensors,
   /// indexes out of order, codes past the edge and non-finite scales are errors.

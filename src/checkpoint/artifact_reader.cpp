@@ -79,6 +79,10 @@ ArtifactReader::ArtifactReader(const fs::path& directory) : directory_(directory
   check_tensors(quantization_, *tensors_);
 }
 
+void ArtifactReader::verify() const {
+  for (const TensorInfo& tensor : tensors_->tensors()) tensors_->raw(tensor);
+}
+
 bool ArtifactReader::has_planes(std::string_view linear) const {
   return tensors_->find(fmt::format("{}.weight_hi", linear)) != nullptr;
 }

@@ -114,7 +114,9 @@ void ArtifactWriter::finish(Json model_config, QuantizationConfig quantization, 
   write_file(staging() / "recipe.toml", recipe_toml);
   write_file(staging() / "quantization_report.json", report.dump(2) + "\n");
   write_file(staging() / "config.json", model_config.dump(2) + "\n");
-  ArtifactReader check(staging());  // a policy without its planes is found here, not by the first reader
+  // A policy without its planes, or bytes that are not on the disk as they were written, are found here, not
+  // by the first reader.
+  ArtifactReader(staging()).verify();
   impl_->directory.commit();
 }
 

@@ -1,10 +1,12 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <set>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "checkpoint/element_type.h"
 #include "checkpoint/tensor_table.h"
@@ -77,8 +79,51 @@ class SafetensorsSource : public TensorTable {
       add(std::move(entry.info), entry.bytes, file.string());
   }
 
+  /// Once, behind the last file. `file_of`: for errors.
+  void set_checksums(const std::map<std::string, uint32_t>& checksums,
+                     const std::map<std::string, std::string>& file_of) {
+    if (checksums.empty()) return;
+    checks_ = std::vector<Check>(tensors().size());
+    for (size_t i = 0; i < checks_.size(); ++i) {
+      const auto found = checksums.find(tensors()[i].name);
+      if (found == checksums.end()) continue;
+      checks_[i].due = true;
+      checks_[i].checksum = found->second;
+      checks_[i].file = file_of.at(found->first);
+    }
+  }
+
+  void read_rows(const TensorInfo& tensor, int64_t begin, std::span<float> out) const override {
+    verify(tensor);
+    TensorTable::read_rows(tensor, begin, out);
+  }
+  std::span<const std::byte> raw(const TensorInfo& tensor) const override {
+    verify(tensor);
+    return TensorTable::raw(tensor);
+  }
+
  private:
-  std::vector<MappedFile> files_;  // moving a map leaves its bytes where they are
+  struct Check {
+    std::atomic<bool> due = false;
+    uint32_t checksum = 0;
+    std::string file;
+  };
+
+  // Two threads that come first both look.
+  void verify(const TensorInfo& tensor) const {
+    if (checks_.empty()) return;
+    Check& check = checks_[static_cast<size_t>(find(tensor.name) - tensors().data())];
+    if (!check.due.load(std::memory_order_relaxed)) return;
+    require(
+        crc32c(TensorTable::raw(tensor)) == check.checksum,
+        "{}: tensor {}: its bytes are not those that were written (their CRC-32C is not the index's): the "
+        "file is damaged; make or fetch the model again",
+        (path() / check.file).string(), tensor.name);
+    check.due.store(false, std::memory_order_relaxed);
+  }
+
+  std::vector<MappedFile> files_;      // moving a map leaves its bytes where they are
+  mutable std::vector<Check> checks_;  // by tensor; empty: none
 };
 
 // model-0000N-of-0000M.safetensors: {N, M}; {0, 0} for another name.
@@ -127,8 +172,8 @@ std::string join_names(const std::vector<std::string>& names) {
 }
 
 std::unique_ptr<TensorSource> open_indexed(const fs::path& directory, const fs::path& index_path) {
-  const std::map<std::string, std::string> index =
-      parse_safetensors_index(read_file(index_path), index_path.string());
+  const std::string text = read_file(index_path);
+  const std::map<std::string, std::string> index = parse_safetensors_index(text, index_path.string());
   std::set<std::string> shards;
   for (const auto& [tensor, file] : index) shards.insert(file);
   std::vector<std::string> missing;
@@ -154,6 +199,7 @@ std::unique_ptr<TensorSource> open_indexed(const fs::path& directory, const fs::
           join_names(missing));
   require(strangers.empty(), "{}: tensors that the index does not place there: {}", index_path.string(),
           join_names(strangers));
+  source->set_checksums(parse_safetensors_checksums(text, index_path.string()), index);
   return source;
 }
 
@@ -208,6 +254,23 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
   }
   require(!files.empty(), "{}: weight_map names no tensor", where);
   return files;
+}
+
+std::map<std::string, uint32_t> parse_safetensors_checksums(std::string_view text, std::string_view where) {
+  const Json json = parse_json(text, where);
+  const Json::json_pointer at("/metadata/crc32c");
+  if (!json.contains(at)) return {};
+  const Json& stored = json.at(at);
+  require(stored.is_object(), "{}: metadata: \"crc32c\" is no object", where);
+  std::map<std::string, uint32_t> checksums;
+  for (const auto& [tensor, value] : stored.items()) {
+    require(value.is_number_unsigned() && value.get<uint64_t>() <= UINT32_MAX,
+            "{}: metadata: the crc32c of {} is no whole number below 2^32", where, tensor);
+    require(json.at("weight_map").contains(tensor),
+            "{}: metadata: crc32c names the tensor {}, which weight_map lacks", where, tensor);
+    checksums.emplace(tensor, value.get<uint32_t>());
+  }
+  return checksums;
 }
 
 std::unique_ptr<TensorSource> open_safetensors(const fs::path& path) {

@@ -26,4 +26,9 @@ std::vector<SafetensorsEntry> parse_safetensors(std::span<const std::byte> file,
 /// directory are refused.
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, std::string_view where);
 
+/// The CRC-32C of each tensor from the same text: metadata.crc32c, which only this program writes; empty
+/// where it is not there. One that is no number below 2^32, or of a tensor that weight_map lacks, is an
+/// error.
+std::map<std::string, uint32_t> parse_safetensors_checksums(std::string_view text, std::string_view where);
+
 }  // namespace quatrain

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/element_type.h"
@@ -23,6 +24,7 @@ struct WrittenTensor {
   std::vector<int64_t> shape;
   size_t shard = 0;
   size_t offset = 0, bytes = 0;  // in the file
+  uint32_t checksum = 0;         // CRC-32C of its bytes
 };
 
 }  // namespace
@@ -98,9 +100,12 @@ struct SafetensorsWriter::Impl {
     close_shard();
     for (size_t i = 0; i < shards.size(); ++i)
       rename_shard(shards[i], fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
-    Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
-    for (const WrittenTensor& tensor : tensors)
-      index["weight_map"][tensor.name] = shards[tensor.shard].filename().string();
+    Json files = Json::object(), checksums = Json::object();
+    for (const WrittenTensor& tensor : tensors) {
+      files[tensor.name] = shards[tensor.shard].filename().string();
+      checksums[tensor.name] = tensor.checksum;
+    }
+    const Json index = {{"metadata", {{"total_size", total}, {"crc32c", checksums}}}, {"weight_map", files}};
     write_file(directory / "model.safetensors.index.json", index.dump(2) + "\n");
   }
 };
@@ -159,6 +164,8 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
           impl_->directory.string(), impl_->current);
   if (bytes.empty()) return;
   impl_->file->write(bytes.data(), bytes.size());
+  uint32_t& checksum = impl_->tensors.back().checksum;
+  checksum = crc32c(bytes, checksum);
   impl_->remaining -= bytes.size();
 }
 

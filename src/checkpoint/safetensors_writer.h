@@ -12,11 +12,12 @@
 
 namespace quatrain {
 
-/// Writes model-0000N-of-0000M.safetensors and model.safetensors.index.json (one shard has an index too).
-/// The directory is one that is not yet in use (AtomicDirectory's): shards get their names in finish().
-/// Shards are balanced: where the last of them would be much smaller than the others, finish() deals the
-/// tensors anew, which copies them once more and needs the room of one shard.
-/// Memory: one header; each shard's place for it is set aside and filled when the shard ends.
+/// Writes model-0000N-of-0000M.safetensors and model.safetensors.index.json (one shard has an index too),
+/// whose metadata hold the CRC-32C of every tensor. The directory is one that is not yet in use
+/// (AtomicDirectory's): shards get their names in finish(). Shards are balanced: where the last of them would
+/// be much smaller than the others, finish() deals the tensors anew, which copies them once more and needs
+/// the room of one shard. Memory: one header; each shard's place for it is set aside and filled when the
+/// shard ends.
 class SafetensorsWriter {
  public:
   /// A shard ends where the bytes so far come nearest to a multiple of `shard_bytes`, so shards of a known

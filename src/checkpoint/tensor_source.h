@@ -39,7 +39,9 @@ class TensorSource {
   /// Rows [begin, begin + out.size() / columns) converted to FP32, exactly (dequantised where the type is
   /// quantised).
   virtual void read_rows(const TensorInfo& tensor, int64_t begin, std::span<float> out) const = 0;
-  /// The tensor's bytes in the file, little-endian, in its own type.
+  /// The tensor's bytes in the file, little-endian, in its own type. Where the checkpoint has checksums, the
+  /// first read of a tensor, of this kind or the other, compares its own: an error that names file and
+  /// tensor.
   virtual std::span<const std::byte> raw(const TensorInfo& tensor) const = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/crc32c.h"
 #include "base/half.h"
 #include "checkpoint/files.h"
 #include "support/shared.h"
@@ -199,6 +200,35 @@ TEST_F(Shards, IndexAndShardsMustAgree) {
   expect_fails({"names no tensor"});
   write_file(dir_ / "model.safetensors.index.json", "[]");
   expect_fails({"weight_map"});
+}
+
+TEST_F(Shards, ChecksumsOfTheIndexAreCompared) {
+  const std::string map =
+      R"({"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"})";
+  const auto with = [&](const std::string& checksums) {
+    write_file(dir_ / "model.safetensors.index.json",
+               R"({"metadata":{"crc32c":)" + checksums + R"(},"weight_map":)" + map + "}");
+  };
+  const std::string text = "x";
+  const auto sum = std::to_string(crc32c(std::as_bytes(std::span(text.data(), 1))));
+  with(R"({"a":)" + sum + R"(,"b":7})");
+  const auto source = open_safetensors(dir_.path());
+  EXPECT_EQ(read_all(*source, "a"), std::vector<float>{'x'});
+  for (int times = 0; times < 2; ++times) {
+    expect_error([&] { read_all(*source, "b"); },
+                 {"model-00002-of-00002.safetensors", "tensor b", "CRC-32C"});
+    expect_error([&] { source->raw(*source->find("b")); }, {"tensor b", "CRC-32C"});
+  }
+  with(R"({"a":)" + sum + "}");  // the other has none
+  EXPECT_EQ(read_all(*open_safetensors(dir_.path()), "b"), std::vector<float>{'x'});
+  with(R"({"c":1})");
+  expect_fails({"crc32c", "tensor c", "weight_map lacks"});
+  with("[]");
+  expect_fails({"crc32c", "no object"});
+  for (const char* wrong : {"-1", "4294967296", "1.5", "\"1\""}) {
+    with(R"({"a":)" + std::string(wrong) + "}");
+    expect_fails({"crc32c of a", "below 2^32"});
+  }
 }
 
 TEST_F(Shards, AllMustBeThere) {
