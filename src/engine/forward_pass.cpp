@@ -16,14 +16,17 @@ namespace quatrain {
 namespace {
 
 constexpr int64_t kRowGrain = 8;  // tokens of one work item in steps that go token by token
-// Tokens of a thread that go through an MLP together: its wide middle then stays in the threads' caches
-// between the products.
-constexpr int64_t kMlpTokens = 64;
+// Tokens that a thread takes through all steps between two attentions: their values stay in its caches, and
+// no thread waits for another. Pieces shrink towards the end, so that threads finish together; the least is
+// enough that reading the weights from the shared cache costs little.
+constexpr int64_t kMostPiece = 64, kLeastPiece = 24;
+// Tokens below which threads share every step instead.
+constexpr int64_t kPieceTokens = 32;
 
 }  // namespace
 
 ForwardPass::ForwardPass(const Model& model, ThreadPool& pool)
-    : model_(model), config_(model.config), pool_(pool) {
+    : model_(model), config_(model.config), pool_(pool), workers_(static_cast<size_t>(pool.threads())) {
   rope_.frequencies = config_.rope.inverse_frequencies(config_.head_dim);
   rope_.scale = config_.rope.attention_scale();
   for (const Layer& layer : model.layers) has_local_rope_ = has_local_rope_ || layer.local_rope;
@@ -42,49 +45,115 @@ const float* ForwardPass::run(std::span<const Slice> slices) {
     for (int64_t t = 0; t < std::ssize(slice.tokens); ++t) position_.push_back(slice.position + t);
   }
   rows_ = std::ssize(position_);
-  scratch_.clock.start();
-  embed();
-  scratch_.clock.lap(Operator::Embedding);
+  const auto size = [&](AlignedBuffer<float>& buffer, int64_t width) {
+    buffer.resize(static_cast<size_t>(rows_ * width));
+  };
+  size(hidden_, config_.hidden);
+  size(normed_, config_.hidden);
+  size(delta_, config_.hidden);
+  size(attended_, config_.query_width());
+  size(qkv_, config_.query_width() + 2 * config_.kv_width());
+
+  clock_.start();
   compute_rope();
-  scratch_.clock.lap(Operator::Rope);
-  add_and_norm(false, {}, model_.layers.front().input_norm, "embedding");
+  clock_.lap(Operator::Rope);
+  for_pieces([&](const Piece& piece) {
+    const Layer& first = model_.layers.front();
+    embed(piece);
+    add_and_norm(false, {}, first.input_norm, "embedding", piece);
+    project(first, 0, piece);
+  });
   for (int64_t index = 0; index < config_.layers; ++index) {
     const Layer& layer = model_.layers[static_cast<size_t>(index)];
-    const std::string where = fmt::format("layer {}", index);
     attend(layer, index);
-    check_.compare("attention", index, delta_.data(), rows_ * config_.hidden, [&] { attend(layer, index); });
-    add_and_norm(true, layer.attention_out_norm, layer.mlp_norm, where + " attention");
-    run_mlp(layer, index);
-    check_.compare("MLP", index, delta_.data(), rows_ * config_.hidden, [&] { run_mlp(layer, index); });
-    const bool last = index + 1 == config_.layers;
-    add_and_norm(true, layer.mlp_out_norm,
-                 last ? model_.final_norm : model_.layers[static_cast<size_t>(index + 1)].input_norm,
-                 where + " MLP");
+    const auto before_mlp = [&](const Piece& piece) {
+      run_output(layer, index, piece);
+      add_and_norm(true, layer.attention_out_norm, layer.mlp_norm, fmt::format("layer {} attention", index),
+                   piece);
+    };
+    const auto after_mlp = [&](const Piece& piece) {
+      const bool last = index + 1 == config_.layers;
+      const Layer* next = last ? nullptr : &model_.layers[static_cast<size_t>(index + 1)];
+      add_and_norm(true, layer.mlp_out_norm, last ? model_.final_norm : next->input_norm,
+                   fmt::format("layer {} MLP", index), piece);
+      if (!last) project(*next, index + 1, piece);
+    };
+    const auto mlp = [&](const Piece& piece) { run_mlp(layer, index, piece); };
+    if (layer.router) {  // an expert takes its tokens together
+      for_pieces(before_mlp);
+      for_whole(mlp);
+      for_pieces(after_mlp);
+    } else {
+      for_pieces([&](const Piece& piece) {
+        before_mlp(piece);
+        mlp(piece);
+        after_mlp(piece);
+      });
+    }
   }
   return normed_.data();
 }
 
+template <typename Steps>
+void ForwardPass::for_whole(const Steps& steps) {
+  LinearScratch& scratch = workers_.front().scratch;
+  scratch.threads = pool_.threads();
+  scratch.clock.start();
+  steps(Piece{0, rows_, workers_.front()});
+  take_time();
+}
+
+template <typename Steps>
+void ForwardPass::for_pieces(const Steps& steps) {
+  const auto threads = std::ssize(workers_);
+  if (rows_ < kPieceTokens * threads || check_.on) return for_whole(steps);
+  piece_starts_.assign(1, 0);
+  while (piece_starts_.back() < rows_) {
+    const int64_t left = rows_ - piece_starts_.back();
+    const int64_t count = std::clamp(left / (2 * threads), kLeastPiece, kMostPiece) / kRowGrain * kRowGrain;
+    piece_starts_.push_back(std::min(rows_, piece_starts_.back() + count));
+  }
+  pool_.parallel_for(std::ssize(piece_starts_) - 1, 1, [&](int64_t begin, int64_t end, int thread) {
+    Worker& worker = workers_[static_cast<size_t>(thread)];
+    worker.scratch.threads = 1;
+    worker.scratch.clock.start();
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = piece_starts_[static_cast<size_t>(i)];
+      steps(Piece{first, piece_starts_[static_cast<size_t>(i + 1)] - first, worker});
+    }
+  });
+  take_time();
+}
+
+void ForwardPass::take_time() {
+  clock_.lap(workers_, [](Worker& worker) -> OperatorClock& { return worker.scratch.clock; });
+}
+
 void ForwardPass::logits(const float* hidden, int64_t rows, float* out) {
-  scratch_.clock.start();
+  clock_.start();
   const auto step = [&] {
-    model_.head.run({hidden, config_.hidden, {}}, rows, pool_, scratch_, out, config_.vocabulary,
-                    Operator::Head);
+    for_whole([&](const Piece& piece) {
+      model_.head.run({hidden, config_.hidden, {}}, rows, pool_, piece.worker.scratch, out,
+                      config_.vocabulary, Operator::Head);
+    });
   };
   step();
   check_.compare("head", -1, out, rows * config_.vocabulary, step);
 }
 
-void ForwardPass::embed() {
+void ForwardPass::embed(const Piece& piece) {
   const int64_t width = config_.hidden;
-  hidden_.resize(static_cast<size_t>(rows_ * width));
   for (size_t s = 0; s < slices_.size(); ++s) {
     const Slice& slice = slices_[s];
-    pool_.parallel_for(std::ssize(slice.tokens), kRowGrain, [&](int64_t begin, int64_t end, int) {
-      for (int64_t t = begin; t < end; ++t)
+    const int64_t first = std::max<int64_t>(0, piece.first - first_row_[s]);
+    const int64_t last = std::min(std::ssize(slice.tokens), piece.first + piece.count - first_row_[s]);
+    pool_.parallel_for(last - first, kRowGrain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = first + begin; t < first + end; ++t)
         model_.embedding->look_up(slice.tokens[static_cast<size_t>(t)], config_.embedding_scale,
                                   hidden_.data() + (first_row_[s] + t) * width);
     });
   }
+  piece.worker.scratch.clock.lap(Operator::Embedding);
 }
 
 void ForwardPass::compute_rope() {
@@ -103,10 +172,10 @@ void ForwardPass::compute_rope() {
 }
 
 void ForwardPass::add_and_norm(bool add, const std::vector<float>& sandwich, const std::vector<float>& norm,
-                               std::string_view where) {
+                               std::string_view where, const Piece& piece) {
   const int64_t width = config_.hidden;
-  normed_.resize(static_cast<size_t>(rows_ * width));
-  pool_.parallel_for(rows_, kRowGrain, [&](int64_t begin, int64_t end, int) {
+  pool_.parallel_for(piece.count, kRowGrain, [&](int64_t first, int64_t last, int) {
+    const int64_t begin = piece.first + first, end = piece.first + last;
     float* hidden = hidden_.data() + begin * width;
     if (add) {
       float* delta = delta_.data() + begin * width;
@@ -122,11 +191,12 @@ void ForwardPass::add_and_norm(bool add, const std::vector<float>& sandwich, con
                                       normed_.data() + begin * width, width);
     if (bad >= 0) fail_not_finite(where, begin + bad, hidden + bad * width, width);
   });
-  check_.compare("norm", -1, normed_.data(), rows_ * width, [&] {
-    ops::rms_norm(hidden_.data(), rows_, width, width, norm.data(), config_.norm_epsilon, normed_.data(),
-                  width);
+  float* normed = normed_.data() + piece.first * width;
+  check_.compare("norm", -1, normed, piece.count * width, [&] {
+    ops::rms_norm(hidden_.data() + piece.first * width, piece.count, width, width, norm.data(),
+                  config_.norm_epsilon, normed, width);
   });
-  scratch_.clock.lap(Operator::Norm);
+  piece.worker.scratch.clock.lap(Operator::Norm);
 }
 
 void ForwardPass::fail_not_finite(std::string_view where, int64_t row, const float* values,
@@ -140,43 +210,61 @@ void ForwardPass::fail_not_finite(std::string_view where, int64_t row, const flo
              : std::string("is too large to square in FP32"));
 }
 
+void ForwardPass::project(const Layer& layer, int64_t index, const Piece& piece) {
+  const int64_t width = layer.qkv.outputs();
+  float* qkv = qkv_.data() + piece.first * width;
+  const auto step = [&] {
+    layer.qkv.run({normed_.data() + piece.first * config_.hidden, config_.hidden, {}, piece.first},
+                  piece.count, pool_, piece.worker.scratch, qkv, width, Operator::Qkv);
+    rotate_heads(layer, piece);
+  };
+  step();
+  check_.compare("qkv", index, qkv, piece.count * width, step);
+}
+
 void ForwardPass::attend(const Layer& layer, int64_t index) {
   const int64_t query_width = config_.query_width();
-  qkv_.resize(static_cast<size_t>(rows_ * layer.qkv.outputs()));
-  layer.qkv.run({normed_.data(), config_.hidden, {}}, rows_, pool_, scratch_, qkv_.data(),
-                layer.qkv.outputs(), Operator::Qkv);
-  rotate_heads(layer);
-  append_keys_and_values(layer, index);
-  scratch_.clock.lap(Operator::KvAppend);
-
-  attended_.resize(static_cast<size_t>(rows_ * query_width));
   std::vector<ops::AttentionSequence> sequences;
   for (size_t s = 0; s < slices_.size(); ++s)
     sequences.push_back({qkv_.data() + first_row_[s] * layer.qkv.outputs(),
                          attended_.data() + first_row_[s] * query_width, std::ssize(slices_[s].tokens),
                          slices_[s].position, slices_[s].sequence->pages.data(),
                          slices_[s].sequence->exact.data()});
-  ops::attention(layer.kv,
-                 {.heads = config_.heads,
-                  .scale = config_.attention_scale,
-                  .window = layer.window,
-                  .sink = exact_.sink,
-                  .recent = exact_.recent,
-                  .query_stride = layer.qkv.outputs(),
-                  .out_stride = query_width},
-                 sequences, pool_, exact_.any() && layer.exact_kv.bytes() > 0 ? &layer.exact_kv : nullptr);
-  scratch_.clock.lap(Operator::Attention);
+  const ops::AttentionShape shape{.heads = config_.heads,
+                                  .scale = config_.attention_scale,
+                                  .window = layer.window,
+                                  .sink = exact_.sink,
+                                  .recent = exact_.recent,
+                                  .query_stride = layer.qkv.outputs(),
+                                  .out_stride = query_width};
+  const auto step = [&] {
+    append_keys_and_values(layer, index);
+    clock_.lap(Operator::KvAppend);
+    ops::attention(layer.kv, shape, sequences, pool_,
+                   exact_.any() && layer.exact_kv.bytes() > 0 ? &layer.exact_kv : nullptr);
+    clock_.lap(Operator::Attention);
+  };
+  step();
+  check_.compare("attention", index, attended_.data(), rows_ * query_width, step);
+}
 
-  delta_.resize(static_cast<size_t>(rows_ * config_.hidden));
-  layer.output.run({attended_.data(), query_width, {}}, rows_, pool_, scratch_, delta_.data(), config_.hidden,
-                   Operator::Output);
+void ForwardPass::run_output(const Layer& layer, int64_t index, const Piece& piece) {
+  const int64_t width = config_.query_width();
+  float* delta = delta_.data() + piece.first * config_.hidden;
+  const auto step = [&] {
+    layer.output.run({attended_.data() + piece.first * width, width, {}, piece.first}, piece.count, pool_,
+                     piece.worker.scratch, delta, config_.hidden, Operator::Output);
+  };
+  step();
+  check_.compare("output", index, delta, piece.count * config_.hidden, step);
 }
 
 // Norms of the heads, RoPE and the key transform on q and k, which lie side by side.
-void ForwardPass::rotate_heads(const Layer& layer) {
+void ForwardPass::rotate_heads(const Layer& layer, const Piece& piece) {
   const int64_t dim = config_.head_dim, heads = config_.heads, stride = layer.qkv.outputs();
   const Rope& rope = layer.local_rope ? local_rope_ : rope_;
   const auto half = std::ssize(rope.frequencies);
+  LinearScratch& scratch = piece.worker.scratch;
   // Heads [first, last) of one row. A broken value makes attention's result NaN or infinite, which the next
   // norm reports.
   const auto rotate = [&](int64_t row, int64_t first, int64_t last) {
@@ -193,18 +281,18 @@ void ForwardPass::rotate_heads(const Layer& layer) {
   };
   const int64_t all = heads + config_.kv_heads;
   if (!layer.key_transform) {
-    pool_.parallel_for(rows_, kRowGrain, [&](int64_t begin, int64_t end, int) {
-      for (int64_t row = begin; row < end; ++row) rotate(row, 0, all);
+    pool_.parallel_for(piece.count, kRowGrain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row) rotate(piece.first + row, 0, all);
     });
-    return scratch_.clock.lap(Operator::Rope);
+    return scratch.clock.lap(Operator::Rope);
   }
   TransformTime time;
-  for_row_parts(rows_, all, pool_, [&](int64_t first_row, int64_t count, int64_t first, int64_t last) {
-    for (int64_t row = first_row; row < first_row + count; ++row) rotate(row, first, last);
-    time.add(
-        [&] { layer.key_transform->apply(qkv_.data() + first_row * stride, count, stride, first, last); });
+  for_row_parts(piece.count, all, pool_, [&](int64_t row, int64_t count, int64_t first, int64_t last) {
+    row += piece.first;
+    for (int64_t r = row; r < row + count; ++r) rotate(r, first, last);
+    time.add([&] { layer.key_transform->apply(qkv_.data() + row * stride, count, stride, first, last); });
   });
-  scratch_.clock.lap(Operator::Rope, Operator::KeyTransform, time.seconds() / pool_.threads());
+  scratch.clock.lap(Operator::Rope, Operator::KeyTransform, time.seconds() / scratch.threads);
 }
 
 void ForwardPass::append_keys_and_values(const Layer& layer, int64_t index) {
@@ -252,29 +340,38 @@ void ForwardPass::append_keys_and_values(const Layer& layer, int64_t index) {
       });
 }
 
-void ForwardPass::run_mlp(const Layer& layer, int64_t index) {
-  delta_.resize(static_cast<size_t>(rows_ * config_.hidden));
-  if (layer.router) return run_experts(layer, index);
-  run_expert(layer.experts.front(), normed_.data(), rows_, delta_.data());
+void ForwardPass::run_mlp(const Layer& layer, int64_t index, const Piece& piece) {
+  const int64_t width = config_.hidden;
+  float* delta = delta_.data() + piece.first * width;
+  const auto step = [&] {
+    if (layer.router) return run_experts(layer, index, piece.worker);
+    run_expert(layer.experts.front(), normed_.data() + piece.first * width, piece.first, piece.count,
+               piece.worker, delta);
+  };
+  step();
+  check_.compare("MLP", index, delta, piece.count * width, step);
 }
 
-void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t tokens, float* out) {
+// Tokens [first, first + tokens) of the pass, or of those that chose an expert, at x; a piece at a time, so
+// that the wide middle stays in the cache.
+void ForwardPass::run_expert(const Mlp& mlp, const float* x, int64_t first, int64_t tokens, Worker& worker,
+                             float* out) {
   const int64_t width = mlp.down.inputs(), hidden = config_.hidden;
   const auto function =
       config_.activation == Activation::Silu ? ops::GateFunction::Silu : ops::GateFunction::GeluTanh;
-  const int64_t most = kMlpTokens * pool_.threads();
-  gate_up_.resize(static_cast<size_t>(std::min(tokens, most) * 2 * width));
-  for (int64_t first = 0; first < tokens; first += most) {
-    const int64_t count = std::min(most, tokens - first);
-    mlp.gate_up.run({x + first * hidden, hidden, {}, first}, count, pool_, scratch_, gate_up_.data(),
-                    2 * width, Operator::GateUp);
-    mlp.down.run({gate_up_.data(), 2 * width, function, first}, count, pool_, scratch_, out + first * hidden,
-                 hidden, Operator::Down);
+  const int64_t most = kMostPiece * worker.scratch.threads;
+  worker.gate_up.resize(static_cast<size_t>(std::min(tokens, most) * 2 * width));
+  for (int64_t at = 0; at < tokens; at += most) {
+    const int64_t count = std::min(most, tokens - at);
+    mlp.gate_up.run({x + at * hidden, hidden, {}, first + at}, count, pool_, worker.scratch,
+                    worker.gate_up.data(), 2 * width, Operator::GateUp);
+    mlp.down.run({worker.gate_up.data(), 2 * width, function, first + at}, count, pool_, worker.scratch,
+                 out + at * hidden, hidden, Operator::Down);
   }
 }
 
 // Experts in index order, each over the tokens that chose it, so that a token's sum has one order.
-void ForwardPass::run_experts(const Layer& layer, int64_t index) {
+void ForwardPass::run_experts(const Layer& layer, int64_t index, Worker& worker) {
   const int64_t width = config_.hidden;
   router_logits_.resize(static_cast<size_t>(rows_ * config_.moe.experts));
   ops::dense_matmul(*layer.router, normed_.data(), rows_, width, pool_, router_logits_.data(),
@@ -282,7 +379,8 @@ void ForwardPass::run_experts(const Layer& layer, int64_t index) {
   const ExpertRouting routing = route_to_experts({router_logits_.data(), router_logits_.size()}, config_.moe,
                                                  fmt::format("layer {}", index));
   std::fill_n(delta_.data(), rows_ * width, 0.0f);
-  scratch_.clock.lap(Operator::Experts);
+  OperatorClock& clock = worker.scratch.clock;
+  clock.lap(Operator::Experts);
   for (size_t expert = 0; expert < layer.experts.size(); ++expert) {
     const std::vector<RoutedToken>& tokens = routing[expert];
     if (tokens.empty()) continue;
@@ -291,14 +389,14 @@ void ForwardPass::run_experts(const Layer& layer, int64_t index) {
     for (size_t t = 0; t < tokens.size(); ++t)
       std::copy_n(normed_.data() + tokens[t].row * width, width,
                   expert_in_.data() + static_cast<int64_t>(t) * width);
-    scratch_.clock.lap(Operator::Experts);
-    run_expert(layer.experts[expert], expert_in_.data(), std::ssize(tokens), expert_out_.data());
+    clock.lap(Operator::Experts);
+    run_expert(layer.experts[expert], expert_in_.data(), 0, std::ssize(tokens), worker, expert_out_.data());
     for (size_t t = 0; t < tokens.size(); ++t) {
       const float* from = expert_out_.data() + static_cast<int64_t>(t) * width;
       float* to = delta_.data() + tokens[t].row * width;
       for (int64_t i = 0; i < width; ++i) to[i] += tokens[t].weight * from[i];
     }
-    scratch_.clock.lap(Operator::Experts);
+    clock.lap(Operator::Experts);
   }
 }
 

@@ -87,7 +87,7 @@ LinearInput prepare_input(const LinearInput& input, int64_t tokens, int64_t widt
   if (steps.transform == nullptr)
     scratch.clock.lap(rest);
   else
-    scratch.clock.lap(rest, transform_before(steps.product), work.transform_seconds() / pool.threads());
+    scratch.clock.lap(rest, transform_before(steps.product), work.transform_seconds() / scratch.threads);
   return result;
 }
 

@@ -31,6 +31,7 @@ struct LinearScratch {
   OperatorClock clock;
   AlignedBuffer<float> values;  // gated and transformed
   ops::QuantizedActivations quantized;
+  int threads = 1;  // that work on these rows
 };
 
 /// What happens to an input before a product.

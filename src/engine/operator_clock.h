@@ -51,6 +51,23 @@ class OperatorClock {
     seconds_[static_cast<size_t>(op)] -= seconds;
     seconds_[static_cast<size_t>(inner)] += seconds;
   }
+  /// The time since the last lap, in which threads ran with clocks of their own: shared out in proportion to
+  /// what these booked, `clock_of` each of `threads`. They are cleared.
+  template <typename Threads, typename ClockOf>
+  void lap(Threads& threads, const ClockOf& clock_of) {
+    const Clock::time_point now = Clock::now();
+    std::array<double, kCount> sums{};
+    double total = 0;
+    for (auto& thread : threads) {
+      OperatorClock& clock = clock_of(thread);
+      for (size_t op = 0; op < kCount; ++op) sums[op] += clock.seconds_[op];
+      clock.clear();
+    }
+    for (const double sum : sums) total += sum;
+    const double scale = total > 0 ? std::chrono::duration<double>(now - last_).count() / total : 0;
+    for (size_t op = 0; op < kCount; ++op) seconds_[op] += scale * sums[op];
+    last_ = now;
+  }
   double seconds(Operator op) const { return seconds_[static_cast<size_t>(op)]; }
   void clear() { seconds_ = {}; }
 
