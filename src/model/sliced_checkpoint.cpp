@@ -151,7 +151,13 @@ uint64_t SlicedCheckpoint::stored_bytes(const std::string& name) const {
   return bytes * static_cast<uint64_t>(weights.shape.front()) / rows;
 }
 
+// Of every byte of the file: once.
 std::string SlicedCheckpoint::fingerprint() const {
+  std::call_once(hashed_, [this] { fingerprint_ = hash_all(); });
+  return fingerprint_;
+}
+
+std::string SlicedCheckpoint::hash_all() const {
   Sha256 hash;
   const auto update = [&](std::string_view text) {
     hash.update(text.data(), text.size());

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <string>
 
 #include "model/checkpoint.h"
 #include "model/weight_map.h"
@@ -25,10 +27,13 @@ class SlicedCheckpoint : public Checkpoint {
   std::string fingerprint() const override;
 
  private:
+  std::string hash_all() const;
   const WeightSlice& slice(const std::string& name) const;
 
   std::unique_ptr<TensorSource> source_;
   WeightMap weights_;
+  mutable std::once_flag hashed_;
+  mutable std::string fingerprint_;
 };
 
 }  // namespace quatrain

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
+
+#include "base/sha256_block.h"
 
 namespace quatrain {
 namespace {
@@ -28,6 +31,17 @@ TEST(Sha256, PiecesOfAnySizeGiveTheSameDigest) {
       for (size_t at = 0; at < size; at += piece) hash.update(text.data() + at, std::min(piece, size - at));
       EXPECT_EQ(hash.hex(), whole) << size << " bytes in pieces of " << piece;
     }
+  }
+}
+
+TEST(Sha256, InstructionsGiveWhatPlainCodeGives) {
+  std::array<uint32_t, 8> state{1, 2, 3, 4, 5, 6, 7, 0x80000000}, plain = state;
+  std::array<uint8_t, 65> data{};  // blocks need no alignment
+  for (int i = 0; i < 100; ++i) {
+    for (size_t j = 0; j < data.size(); ++j) data[j] = static_cast<uint8_t>(state[j % 8] >> (j % 29));
+    sha256_block(state.data(), data.data() + i % 2);
+    sha256_block_plain(plain.data(), data.data() + i % 2);
+    ASSERT_EQ(state, plain) << i;
   }
 }
 
