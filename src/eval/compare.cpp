@@ -67,11 +67,11 @@ Json read_kept(const fs::path& file) {
   }
 }
 
-/// Whether an artifact is there and its files can be read.
+/// Whether an artifact is there and its tensors are those that were written.
 bool is_whole(const fs::path& artifact) {
   if (!is_artifact(artifact)) return false;
   try {
-    const ArtifactReader reader(artifact);
+    ArtifactReader(artifact).verify();
     return true;
   } catch (const Error& damaged) {
     log_warn("{}; it is made again", damaged.what());

@@ -164,7 +164,8 @@ PerplexityResult perplexity(Scorer& scorer, const Tokenizer& tokenizer, const Co
   result.engine = scorer.engine();
   const int64_t context = scorer.config().max_positions;
   require(context <= 0 || protocol.window <= context,
-          "{}: the window is longer than the model's context of {} tokens", result.protocol, context);
+          "{}: the window is longer than the model's context of {} tokens; use {}", result.protocol, context,
+          Protocol{protocol.kind, context}.name());
   const auto windows = make_windows(protocol, tokenizer, corpus, limit, &result.text_tokens, &result.words);
   require(!windows.empty(), "{}: the text has {} tokens, {} needs at least {}", corpus.name,
           result.text_tokens, result.protocol, protocol.window);

@@ -104,6 +104,15 @@ TEST_F(Compare, RecipesAreQuantisedOnce) {
   fs::remove(folder_ / "out/rows/rtn.json");
   fs::resize_file(folder_ / "out/artifacts/rtn/model-00001-of-00001.safetensors", 100);
   EXPECT_EQ(run().rows[1].name, "rtn");
+  // And one whose data are not what was written.
+  fs::remove(folder_ / "out/rows/rtn.json");
+  const fs::path shard = folder_ / "out/artifacts/rtn/model-00001-of-00001.safetensors";
+  const std::string whole = read_file(shard);
+  std::string flipped = whole;
+  flipped.back() ^= 1;
+  write_file(shard, flipped);
+  EXPECT_EQ(run().rows[1].name, "rtn");
+  EXPECT_EQ(read_file(shard), whole);
 
   options_.windows = 2;
   const std::string artifact = (folder_ / "out/artifacts/w8a8").string();
