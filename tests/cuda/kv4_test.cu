@@ -10,6 +10,7 @@
 
 #include "base/half.h"
 #include "base/number_format.h"
+#include "ops/cuda/gpu.h"
 #include "ops/cuda/kv4_decode.h"
 
 namespace quatrain {
@@ -218,6 +219,24 @@ TEST(Kv4, AttendsOverPages) {
   }
 }
 
+// Where clusters are not to be had, the parts of a sequence go through memory.
+TEST(Kv4, PartsMeetInMemoryToo) {
+  ops::use_gpu_kernels(ops::GpuKernels::Bytes);
+  expect_attention(Kernel::Decode, 128, 2, 4, {1, 70, 333, 16}, 0);
+  expect_attention(Kernel::Decode, 64, 1, 3, {1300, 40}, 2);
+  ops::use_gpu_kernels(std::nullopt);
+}
+
+// CTAs that fill an SM each, for many sequences; more sequences than SMs.
+TEST(Kv4, AttendsWithWideAndWithNarrowCtas) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 15; ++i) lengths.push_back(i % 5 == 0 ? 530 + i : 3 * i + 1);
+  expect_attention(Kernel::Decode, 64, 8, 1, lengths, 0);
+  for (int i = 0; i < 15; ++i) lengths[static_cast<size_t>(i)] = 4 * i + 1;
+  lengths.insert(lengths.end(), {33, 97});
+  expect_attention(Kernel::Decode, 64, 8, 2, lengths, 0);
+}
+
 // Attention that turns heads, stores k and v and makes codes, against the kernels that do each alone: every
 // bit.
 void expect_same_step(int head_dim, int kv_heads, int group, std::vector<int> lengths, int code_group,
@@ -292,6 +311,7 @@ TEST(Kv4, OneStepOfAShortSequence) {
 TEST(Kv4, OneStepIsThatOfTheKernelsAlone) {
   expect_same_step(128, 2, 4, {1, 70, 333, 16}, 128, false);
   expect_same_step(64, 1, 2, {2300}, 128, false);
+  expect_same_step(64, 1, 1, {4200}, 32, false);  // a cluster of wide CTAs
   expect_same_step(64, 3, 2, {129, 64, 1000}, 64, true);
   expect_same_step(64, 1, 1, {17}, 32, false);
   expect_same_step(256, 1, 8, {200, 1}, 128, false);

@@ -242,7 +242,9 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
   ops::KvDecodeStep step;
   if (fast && shape.tiles == 0) {
     // A sequence's only row may store its own key and value while others attend.
-    if (!rotates_apart && shape.rows == shape.sequences) step.rotation = &rotation;
+    if (!rotates_apart && shape.rows == shape.sequences &&
+        ops::turns_in_registers(config_.head_dim, rotation.half))
+      step.rotation = &rotation;
     step.pages = pages_;
     step.bad = site(index, kKv);
     const auto target = layer.output.codes_target(scratch_);

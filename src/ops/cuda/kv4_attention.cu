@@ -9,25 +9,33 @@
 #include "ops/cuda/kv4_tile.cuh"
 #include "ops/cuda/kv_store.cuh"
 #include "ops/cuda/ptx/launch.cuh"
+#include "ops/cuda/ptx/mbarrier.cuh"
 #include "ops/cuda/ptx/shared_memory.cuh"
 #include "ops/cuda/rotate_head.cuh"
 
 namespace quatrain::ops {
 namespace {
 
-using kv4::as_bits;
-using kv4::attend;
 using kv4::kBoost;
 using kv4::kHeads;
-using kv4::kTile;
+using kv4::kUnit;
+using kv4::power_of_two;
+using kv4::Queries;
 using kv4::State;
-using kv4::Tile;
+using kv4::Unit;
 
-constexpr int kWarps = 4;
+constexpr int kNarrow = 4;  // warps of a CTA that leaves room on its SM for others
 constexpr int kMaxSplits = 64;
-constexpr int kMaxCluster = 8;    // CTAs that meet through shared memory
-constexpr int kLeastCluster = 4;  // that is faster than meeting through memory
-constexpr int kClusterTiles = 4;  // of a warp at most; longer sequences are worth more CTAs
+constexpr int kMaxCluster = 8;      // CTAs that meet through shared memory
+constexpr int kNarrowUnits = 4;     // of a narrow CTA's warp at most, where wide ones have SMs of their own
+constexpr int kClusterBlocks = 16;  // of 32 vectors, that a CTA of a cluster may be sent
+
+// Of CTAs that fill an SM: 16 warps of 128 registers.
+template <int kDim>
+inline constexpr int kWide = kDim == 256 ? 8 : 16;
+// Floats of a head in a warp's record, columns in an order and at a pitch that keep banks apart.
+template <int kDim>
+inline constexpr int kRecordPitch = kDim + kDim / 4 + 4;
 
 // Codes of the output; a warp makes 128 columns at a time.
 struct AttentionCodes {
@@ -41,10 +49,12 @@ struct AttentionCodes {
 struct AttentionParams {
   DeviceKvLayout layout;
   const uint8_t* pages;
+  int64_t page_stride, head_offset, head_bytes;  // of the layout
   KvRows rows;
   KvAttention attention;
   int group;  // query heads of a kv head
   int splits;
+  bool clusters;   // of `splits` CTAs
   float* partial;  // [row, kv head, split][kHeads * (head_dim + 2)]
   int* arrived;
   bool rotates;  // q, and stores k and v
@@ -54,30 +64,107 @@ struct AttentionParams {
   AttentionCodes codes;
 };
 
-// The query heads of a kv head, turned, into rotated [kHeads][kDim]; with `stores`, the row's key and value
-// into the page as well. A warp a head.
+// What the warps of a CTA tell each other.
 template <int kDim>
-__device__ void rotate(const AttentionParams& p, int batch_row, int head, const int32_t* table, int length,
-                       bool stores, float* rotated) {
-  const int lane = threadIdx.x % 32;
-  const float* row = p.attention.q + batch_row * p.attention.q_stride;
-  for (int item = threadIdx.x / 32; item < p.group + (stores ? 2 : 0); item += kWarps) {
-    const bool query = item < p.group;
-    if (query) {
-      const int query_head = head * p.group + item;
-      rotate_head(p.rotation, batch_row, true, row + query_head * kDim, rotated + item * kDim, lane);
-      continue;
+struct Prepared {
+  __align__(16) int8_t high[kHeads][kDim], low[kHeads][kDim];  // 256 * high + low: a query head's columns
+  float scale[kHeads], sum[kHeads];
+  uint32_t newest[2][kDim / 8 + 4];  // key and value of the row's own token: codes, scale and zero
+};
+
+// A query head's columns kColumns * lane ... into 16 bits, two signed bytes each, of the largest. Those of a
+// head with a value that is not finite get a scale of NaN.
+template <int kDim>
+__device__ __forceinline__ void prepare_query(const float (&x)[kDim / 32], int head, float scale, int lane,
+                                              Prepared<kDim>& to) {
+  constexpr int kColumns = kDim / 32;
+  constexpr float kLargest = 32000.0f;
+  float largest = 0;
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    largest = fmaxf(largest, fabsf(x[i]));
+    finite = finite && isfinite(x[i]);
+  }
+  finite = __all_sync(~0u, finite);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
+  const float factor = largest > 1e-30f && finite ? __fdividef(kLargest, largest) : 0.0f;
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    const int q = __float2int_rn(x[i] * factor), high = (q + 128) >> 8;
+    sum += q;
+    to.high[head][kColumns * lane + i] = static_cast<int8_t>(high);
+    to.low[head][kColumns * lane + i] = static_cast<int8_t>(q - 256 * high);
+  }
+  sum = __reduce_add_sync(~0u, sum);
+  if (lane == 0) {
+    to.scale[head] = finite ? scale * largest * (1 / kLargest) : NAN;
+    to.sum[head] = static_cast<float>(sum);
+  }
+}
+
+// The query heads of a kv head, turned where p.rotates; with `stores`, the row's key and value into the page
+// as well. A warp a head.
+template <int kDim, int kWarps>
+__device__ __forceinline__ void prepare(const AttentionParams& p, int batch_row, int head,
+                                        const int32_t* table, int length, bool stores,
+                                        const HeadFactors<kDim / 32>& factors, Prepared<kDim>& to) {
+  constexpr int kColumns = kDim / 32;
+  const int lane = threadIdx.x % 32, items = p.group + (stores ? 2 : 0);
+  const float* row = p.attention.q + batch_row * p.attention.q_stride + kColumns * lane;
+  const auto load = [&](int item, float(&x)[kColumns]) {
+    if (item >= items) return;
+    const int at = item < p.group ? head * p.group + item
+                                  : p.attention.heads + (item - p.group) * p.layout.kv_heads + head;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) x[i] = row[at * kDim + i];
+  };
+  float x[kColumns], next[kColumns];
+  load(threadIdx.x / 32, x);
+  for (int item = threadIdx.x / 32; item < items; item += kWarps) {
+    load(item + kWarps, next);
+    const int which = item - p.group;
+    if (p.rotates && which < 1) rotate_columns(p.rotation, factors, which < 0, x, lane);
+    if (which < 0) {
+      prepare_query<kDim>(x, item, p.attention.scale * 1.44269504f, lane, to);  // for powers of 2
+    } else {
+      uint8_t* page = p.stored + table[(length - 1) / kKvPageTokens] * p.page_stride + p.head_offset +
+                      head * p.head_bytes;
+      if (!store_columns(p.layout, page, which, (length - 1) % kKvPageTokens, x, lane,
+                         reinterpret_cast<uint8_t*>(to.newest[which])) &&
+          p.bad != nullptr)
+        atomicMin(p.bad, static_cast<unsigned long long>(batch_row * p.layout.kv_heads + head));
     }
-    const int which = item - p.group, kv_heads = p.layout.kv_heads, slot = (length - 1) % kKvPageTokens;
-    const float* x = row + (p.attention.heads + which * kv_heads + head) * kDim;
-    if (which == 0) {
-      float* key = rotated + kHeads * kDim;
-      rotate_head(p.rotation, batch_row, false, x, key, lane);
-      x = key;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) x[i] = next[i];
+  }
+}
+
+// The lane's part of the queries.
+template <int kDim>
+__device__ __forceinline__ void load_queries(const Prepared<kDim>& from, int group, int lane,
+                                             Queries<kDim>& q) {
+  const int head = min(lane / 4, group - 1), column = lane % 4 * (kDim / 4);
+  const bool used = lane / 4 < group;
+  const auto load = [&](const int8_t* codes, uint32_t(&to)[kDim / 32][2]) {
+    const auto* words = reinterpret_cast<const uint2*>(codes + column);
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      const uint2 x = words[w];
+      to[w][0] = used ? __byte_perm(x.x, x.y, 0x6420) : 0;
+      to[w][1] = used ? __byte_perm(x.x, x.y, 0x7531) : 0;
     }
-    uint8_t* page = p.stored + p.layout.at(table[(length - 1) / kKvPageTokens], head);
-    if (!store_head(p.layout, page, which, slot, x, lane) && p.bad != nullptr)
-      atomicMin(p.bad, static_cast<unsigned long long>(batch_row * kv_heads + head));
+  };
+  load(from.high[head], q.high);
+  load(from.low[head], q.low);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int of = lane % 4 * 2 + h;
+    q.scale[h] = of < group ? from.scale[of] : 0.0f;
+    q.sum[h] = of < group ? from.sum[of] : 0.0f;
   }
 }
 
@@ -111,195 +198,32 @@ __device__ __forceinline__ void store(const AttentionParams& p, int batch_row, i
   }
 }
 
-#if __CUDA_ARCH__ >= 900
-// Vector `vector` of the cluster's CTAs together. `merged`: each one's vectors, sums and largest scores in
-// its shared memory.
-template <int kDim>
-__device__ float4 gather(const AttentionParams& p, const float* merged, int vector) {
-  const int query = min(vector / (kDim / 4), p.group - 1);
-  const uint32_t base = ptx::shared_address(merged);
-  float4 total = make_float4(0, 0, 0, 0);
-  float largest = -1e30f, sum = 0;
-  constexpr int kAtOnce = 8;
-  for (int first = 0; first < p.splits; first += kAtOnce) {
-    float4 values[kAtOnce];
-    float sums[kAtOnce], maxima[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const uint32_t from = ptx::cluster_address(base, min(first + i, p.splits - 1));
-      maxima[i] = ptx::load_cluster(from + 4 * (kHeads * (kDim + 1) + query));
-      sums[i] = ptx::load_cluster(from + 4 * (kHeads * kDim + query));
-      values[i] = ptx::load_cluster_vector(from + 16 * vector);
-    }
-    float top = largest;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) top = fmaxf(top, maxima[i]);
-    const float fade = exp2f(largest - top);
-    largest = top;
-    sum *= fade;
-    total = make_float4(total.x * fade, total.y * fade, total.z * fade, total.w * fade);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float weight = first + i < p.splits ? exp2f(maxima[i] - top) : 0.0f;
-      sum = fmaf(weight, sums[i], sum);
-      add(weight, values[i], total);
-    }
-  }
-  return make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum);
-}
-#endif
+// A vector of parts that lie side by side: parts of a sequence, weighed by their largest scores.
+struct Part {
+  float4 total = {0, 0, 0, 0};
+  float sum = 0, largest = -1e30f;
 
-// One CTA a (row, kv head, split), splits being a cluster with kCluster; its warps take every fourth tile.
-template <int kDim, bool kCluster>
-__global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
-    attention_kernel(const __grid_constant__ AttentionParams p) {
+  __device__ __forceinline__ float4 result() const {
+    return make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum);
+  }
+};
+
+// Where CTAs do not meet in clusters: their parts of a sequence go through memory, and the last to arrive
+// adds them up. merge_warps(vector) is the CTA's own part.
+template <int kDim, typename MergeWarps>
+__device__ void meet_in_memory(const AttentionParams& p, int batch_row, int head, int pair,
+                               const MergeWarps& merge_warps) {
   constexpr int kRecord = kHeads * (kDim + 2);
-  __shared__ __align__(16) float shared[kWarps][kRecord];
-  static_assert(kRecord % 4 == 0);
   __shared__ float weights[kMaxSplits][kHeads];
   __shared__ bool is_last;
-  ptx::allow_next_kernel();
-  if (!p.rotates) ptx::wait_for_previous_kernel();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int split = blockIdx.x % p.splits, pair = blockIdx.x / p.splits;
-  const int head = pair % p.layout.kv_heads, batch_row = pair / p.layout.kv_heads;
-  const int length = p.rows.lengths[batch_row];
-  const int32_t* table = p.rows.pages_of(batch_row);
-  const int begin = p.attention.window > 0 ? max(0, length - p.attention.window) : 0;
-  const int begin_tile = begin / kTile, tiles = (length + kTile - 1) / kTile - begin_tile;
-  const int first = begin_tile + static_cast<int>(static_cast<int64_t>(tiles) * split / p.splits);
-  const int last = begin_tile + static_cast<int>(static_cast<int64_t>(tiles) * (split + 1) / p.splits);
-
-  // Two tiles are always on their way. Rows that store their own key are each the newest token of a sequence:
-  // all pages but that token's place are from earlier passes, and need not wait for the kernel before.
-  const int newest = (length - 1) / kTile;
-  Tile<kDim> a, b;
-  int tile = first + warp;
-  const auto load_first = [&](bool early) {
-    const auto ready = [&](int t) { return t < last && (p.rotates && t != newest) == early; };
-    if (ready(tile)) a.load(p.layout, p.pages, table, head, tile * kTile, lane);
-    if (ready(tile + kWarps)) b.load(p.layout, p.pages, table, head, (tile + kWarps) * kTile, lane);
-  };
-  load_first(true);
-  float* rotated = &shared[0][0];
-  static_assert(kWarps * kRecord >= (kHeads + 1) * kDim);
-  if (p.rotates) {
-    prefetch_rotation(p.rotation, batch_row);
-    ptx::wait_for_previous_kernel();
-    rotate<kDim>(p, batch_row, head, table, length, first <= newest && newest < last, rotated);
-    __syncthreads();
-  }
-
-  // Key columns of lane c = lane % 4: a quarter; word w's nibbles 0 ... 7 are columns 8 w ... 8 w + 7 of it.
-  uint32_t q[kDim / 16][2];
-  float q_sums[2] = {0, 0};
-  {
-    const int query = lane / 4;
-    const int row = min(query, p.group - 1);
-    const float* from =
-        p.rotates ? rotated + row * kDim
-                  : p.attention.q + batch_row * p.attention.q_stride + (head * p.group + row) * kDim;
-    from += lane % 4 * (kDim / 4);
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kDim / 32; ++w) {
-      __half x[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        x[i] = __float2half_rn(query < p.group ? from[8 * w + i] : 0.0f);
-        sum += __half2float(x[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) q[2 * w + i / 2][i % 2] = as_bits(__halves2half2(x[i], x[i + 4]));
-    }
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    for (int h = 0; h < 2; ++h) q_sums[h] = __shfl_sync(~0u, sum, (lane % 4 * 2 + h) * 4);
-  }
-
-  State<kDim> state;
-#pragma unroll
-  for (int j = 0; j < kDim / 16; ++j)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state.out[j][i] = 0;
-  for (int h = 0; h < 2; ++h) {
-    state.largest[h] = -1e30f;
-    state.sum[h] = state.zeros[h] = 0;
-  }
-  if (p.rotates) __syncthreads();  // before records take q's place
-  load_first(false);
-  const float scale = p.attention.scale * 1.44269504f;  // exp2
-  for (; tile < last; tile += 2 * kWarps) {
-    attend<kDim>(a, q, q_sums, scale, begin - tile * kTile, length - tile * kTile, lane, state);
-    if (tile + 2 * kWarps < last) a.load(p.layout, p.pages, table, head, (tile + 2 * kWarps) * kTile, lane);
-    if (tile + kWarps >= last) break;
-    attend<kDim>(b, q, q_sums, scale, begin - (tile + kWarps) * kTile, length - (tile + kWarps) * kTile, lane,
-                 state);
-    if (tile + 3 * kWarps < last) b.load(p.layout, p.pages, table, head, (tile + 3 * kWarps) * kTile, lane);
-  }
-
-  // Sums over the tokens of other lanes, then a record a warp: [head][column], sums, largest scores.
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) {
-      state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], distance);
-      state.zeros[h] += __shfl_xor_sync(~0u, state.zeros[h], distance);
-    }
-  float* record = shared[warp];
-#pragma unroll
-  for (int j = 0; j < kDim / 16; ++j)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      // Row r of block 4 w + n is column 8 w + n of the lane's eighth, row r + 8 column 8 w + n + 4.
-      const int column = lane / 4 * (kDim / 8) + j / 4 * 8 + j % 4 + i / 2 * 4;
-      record[(lane % 4 * 2 + i % 2) * kDim + column] = (state.out[j][i] - state.zeros[i % 2]) * (1 / kBoost);
-    }
-  if (lane < 4)
-    for (int h = 0; h < 2; ++h) {
-      record[kHeads * kDim + lane * 2 + h] = state.sum[h];
-      record[kHeads * (kDim + 1) + lane * 2 + h] = state.largest[h];
-    }
-  __syncthreads();
-
-  // From here on a thread has four neighbouring columns of a query.
   const int vectors = p.group * (kDim / 4), padded = (vectors + 31) / 32 * 32;
-  float* own = kCluster ? shared[0] : p.partial + static_cast<int64_t>(blockIdx.x) * kRecord;
-  for (int i = threadIdx.x; i < padded; i += kWarps * 32) {
-    const int query = i / (kDim / 4);
-    float largest = -1e30f, sum = 0;
-    float4 total = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, shared[w][kHeads * (kDim + 1) + query]);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float weight = exp2f(shared[w][kHeads * (kDim + 1) + query] - largest);
-      add(weight, *reinterpret_cast<const float4*>(&shared[w][4 * i]), total);
-      sum += weight * shared[w][kHeads * kDim + query];
-    }
-    if (p.splits == 1) {
-      store(p, batch_row, head, i, make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum));
-      continue;
-    }
-    if (i >= vectors) continue;
-    reinterpret_cast<float4*>(own)[i] = total;  // of shared[0], no other thread reads it
-    if (i % (kDim / 4) == 0) {
-      float* scalars = kCluster ? weights[0] : own + kHeads * kDim;
-      scalars[query] = sum;
-      scalars[kHeads + query] = largest;
-    }
-  }
-  if (p.splits == 1) return;
-  if constexpr (kCluster) {
-#if __CUDA_ARCH__ >= 900
-    __syncthreads();
-    if (threadIdx.x < 2 * kHeads) own[kHeads * kDim + threadIdx.x] = weights[0][threadIdx.x];
-    ptx::cluster_sync();
-    for (int block = split + p.splits * warp; block < padded / 32; block += p.splits * kWarps)
-      store(p, batch_row, head, block * 32 + lane, gather<kDim>(p, own, block * 32 + lane));
-    ptx::cluster_sync();  // the others may still read
-#endif
-    return;
+  float* own = p.partial + static_cast<int64_t>(blockIdx.x) * kRecord;
+  for (int i = threadIdx.x; i < vectors; i += kNarrow * 32) {
+    const Part part = merge_warps(i);
+    reinterpret_cast<float4*>(own)[i] = part.total;
+    if (i % (kDim / 4) != 0) continue;
+    own[kHeads * kDim + i / (kDim / 4)] = part.sum;
+    own[kHeads * (kDim + 1) + i / (kDim / 4)] = part.largest;
   }
   __threadfence();
   __syncthreads();
@@ -313,7 +237,7 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
   const float* records = p.partial + static_cast<int64_t>(pair) * p.splits * kRecord;
   // A record's weight: its largest score against the largest of all, over the common sum; 16 lanes a query.
   {
-    static_assert(kWarps * 32 == kHeads * 16);
+    static_assert(kNarrow * 32 == kHeads * 16);
     const int query = threadIdx.x / 16, part = threadIdx.x % 16;
     const float* sums = records + kHeads * kDim + query;
     const float* maxima = records + kHeads * (kDim + 1) + query;
@@ -338,7 +262,7 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     for (int i = 0; i < kMaxSplits / 16; ++i) weights[part + 16 * i][query] = maximum[i] / sum;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < padded; i += kWarps * 32) {
+  for (int i = threadIdx.x; i < padded; i += kNarrow * 32) {
     const auto* from = reinterpret_cast<const float4*>(records) + i;
     float4 total = make_float4(0, 0, 0, 0);
     constexpr int kAtOnce = 16;  // each load is a trip to L2
@@ -353,6 +277,232 @@ __global__ void __launch_bounds__(kWarps * 32, kDim == 256 ? 2 : 4)
     }
     store(p, batch_row, head, i, total);
   }
+}
+
+// One CTA a (row, kv head, split); its warps take every kWarps-th unit. Splits meet in clusters, or in
+// memory.
+template <int kDim, int kWarps, bool kClusters>
+__global__ void __launch_bounds__(kWarps * 32, (kDim == 256 ? 8 : 16) / kWarps)
+    attention_kernel(const __grid_constant__ AttentionParams p) {
+#if __CUDA_ARCH__ < 900
+  if constexpr (kClusters) return;
+#endif
+  constexpr int kPitch = kRecordPitch<kDim>;
+  extern __shared__ __align__(16) float records[];  // [kWarps][group][kPitch], then what a cluster sends
+  __shared__ Prepared<kDim> prepared;
+  __shared__ float sums[kWarps][kHeads], maxima[kWarps][kHeads];
+  ptx::allow_next_kernel();
+  const int vectors = p.group * (kDim / 4), blocks = (vectors + 31) / 32;
+  // What a CTA of a cluster is sent: every CTA's part of each of its blocks of 32 vectors.
+  __shared__ uint64_t arrival;
+  const uint32_t arrived = ptx::shared_address(&arrival);
+  if (kClusters && p.splits > 1) {
+    if (threadIdx.x == 0) {
+      const int own_blocks = (blocks - static_cast<int>(blockIdx.x) % p.splits + p.splits - 1) / p.splits;
+      ptx::barrier_init(arrived, 1);
+      ptx::fence_barrier_init();
+      ptx::barrier_arrive_expect(arrived, own_blocks * p.splits * 32 * (sizeof(float4) + sizeof(float2)));
+    }
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+  }
+  if (!p.rotates) ptx::wait_for_previous_kernel();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int split = blockIdx.x % p.splits, pair = blockIdx.x / p.splits;
+  const int head = pair % p.layout.kv_heads, batch_row = pair / p.layout.kv_heads;
+  const int length = p.rows.lengths[batch_row];
+  const int32_t* table = p.rows.pages_of(batch_row);
+  const int begin = p.attention.window > 0 ? max(0, length - p.attention.window) : 0;
+  const int begin_unit = begin / kUnit, units = (length + kUnit - 1) / kUnit - begin_unit;
+  const int first = begin_unit + static_cast<int>(static_cast<int64_t>(units) * split / p.splits);
+  const int last = begin_unit + static_cast<int>(static_cast<int64_t>(units) * (split + 1) / p.splits);
+
+  // Rows that store their own key are each the newest token of a sequence: all pages but that token's place
+  // are from earlier passes, and need not wait for the kernel before.
+  const int64_t within = p.head_offset + head * p.head_bytes;
+  const auto page_of = [&](int unit) {
+    return p.pages + __ldg(table + unit * kUnit / kKvPageTokens) * p.page_stride + within;
+  };
+  Unit<kDim> now;
+  int unit = first + warp;
+  if (unit < last) {
+    const uint8_t* at = page_of(unit);
+    now.load_keys(at, unit * kUnit % kKvPageTokens, lane);
+    now.load_values(at, unit * kUnit % kKvPageTokens, lane);
+  }
+  HeadFactors<kDim / 32> factors;
+  const int newest = (length - 1) / kUnit;
+  if (p.rotates) {
+    factors.load(p.rotation, batch_row, lane);
+    ptx::wait_for_previous_kernel();
+  }
+  prepare<kDim, kWarps>(p, batch_row, head, table, length, p.rotates && first <= newest && newest < last,
+                        factors, prepared);
+  __syncthreads();
+  Queries<kDim> q;
+  load_queries(prepared, p.group, lane, q);
+  if (p.rotates && unit < last && unit == newest)
+    now.replace((length - 1) % kUnit, prepared.newest[0], prepared.newest[1], lane);
+
+  State<kDim> state;
+  state.clear();
+  for (; unit < last; unit += kWarps) {
+    const int next = unit + kWarps, slot = next * kUnit % kKvPageTokens;
+    const uint8_t* at = next < last ? page_of(next) : nullptr;
+    const int skip = begin - unit * kUnit, valid = length - unit * kUnit;
+    float scores[2][4];
+    score(now, q, skip, valid, lane, scores);
+    if (next < last) now.load_keys(at, slot, lane);
+    if (skip > 0 || valid < kUnit) now.hide(skip, valid, lane);
+    add_values(now, scores, state);
+    if (next < last) now.load_values(at, slot, lane);
+  }
+
+  // Sums over the tokens of other lanes, then a record a warp.
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+      state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], distance);
+      state.zeros[h] += __shfl_xor_sync(~0u, state.zeros[h], distance);
+    }
+  // Where a record has column `within` of an eighth of the columns.
+  const auto place_of = [](int eighth, int within) { return (within + within / 4) * 8 + eighth; };
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int query = lane % 4 * 2 + h;
+    if (query >= p.group) continue;
+    float* record = records + (warp * p.group + query) * kPitch;
+#pragma unroll
+    for (int j = 0; j < kDim / 16; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        // Row r of block 4 w + n is column 8 w + n of the lane's eighth, row r + 8 column 8 w + n + 4.
+        record[place_of(lane / 4, j / 4 * 8 + j % 4 + i * 4)] =
+            (state.out[j][2 * i + h] - state.zeros[h]) * (1 / kBoost);
+  }
+  if (lane < 4)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sums[warp][lane * 2 + h] = state.sum[h];
+      maxima[warp][lane * 2 + h] = state.largest[h];
+    }
+  __syncthreads();
+
+  // From here on a thread has four neighbouring columns of a query.
+  const auto merge_warps = [&](int vector) {
+    const int query = min(vector / (kDim / 4), p.group - 1), column = vector * 4 % kDim;
+    const float* from = records + query * kPitch + place_of(column / (kDim / 8), column % (kDim / 8));
+    Part part;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) part.largest = fmaxf(part.largest, maxima[w][query]);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float weight = power_of_two(maxima[w][query] - part.largest);
+      const float* x = from + w * p.group * kPitch;
+      add(weight, make_float4(x[0], x[8], x[16], x[24]), part.total);
+      part.sum = fmaf(weight, sums[w][query], part.sum);
+    }
+    return part;
+  };
+  if (p.splits == 1) {
+    for (int i = threadIdx.x; i < 32 * blocks; i += kWarps * 32)
+      store(p, batch_row, head, i, merge_warps(i).result());
+    return;
+  }
+  if constexpr (kClusters) {
+    // Block b of 32 vectors is added up by CTA b % splits, which the others send theirs.
+    const int each = (blocks + p.splits - 1) / p.splits;
+    auto* sent = reinterpret_cast<float4*>(records + kWarps * p.group * kPitch);
+    auto* sent_sums = reinterpret_cast<float2*>(sent + each * p.splits * 32);
+    const uint32_t vectors_at = ptx::shared_address(sent), sums_at = ptx::shared_address(sent_sums);
+    ptx::cluster_wait();
+    for (int block = warp; block < blocks; block += kWarps) {
+      const Part part = merge_warps(block * 32 + lane);
+      const int place = (split * each + block / p.splits) * 32 + lane;
+      const uint32_t of = block % p.splits, at = ptx::cluster_address(arrived, of);
+      ptx::store_cluster(ptx::cluster_address(vectors_at + 16 * place, of), part.total, at);
+      ptx::store_cluster(ptx::cluster_address(sums_at + 8 * place, of), make_float2(part.sum, part.largest),
+                         at);
+    }
+    if (split < blocks) ptx::barrier_wait(arrived, 0);
+    for (int block = split + p.splits * warp; block < blocks; block += p.splits * kWarps) {
+      float2 of[kMaxCluster];
+      Part all;
+#pragma unroll
+      for (int i = 0; i < kMaxCluster; ++i) {
+        of[i] = i < p.splits ? sent_sums[(i * each + block / p.splits) * 32 + lane] : make_float2(0, -1e30f);
+        all.largest = fmaxf(all.largest, of[i].y);
+      }
+#pragma unroll
+      for (int i = 0; i < kMaxCluster; ++i) {
+        if (i >= p.splits) break;
+        const float weight = power_of_two(of[i].y - all.largest);
+        add(weight, sent[(i * each + block / p.splits) * 32 + lane], all.total);
+        all.sum = fmaf(weight, of[i].x, all.sum);
+      }
+      store(p, batch_row, head, block * 32 + lane, all.result());
+    }
+  }
+  if constexpr (!kClusters) meet_in_memory<kDim>(p, batch_row, head, pair, merge_warps);
+}
+
+// How a pass's attention is spread over the GPU.
+struct Shape {
+  bool wide;
+  int splits;     // CTAs of a sequence and kv head
+  bool clusters;  // in which they meet
+};
+
+// `pairs` of a sequence and a kv head, of up to `units` units each.
+Shape shape_of(int head_dim, int pairs, int units, int processors) {
+  const auto power = [](int x) {
+    return static_cast<int>(std::bit_floor(static_cast<unsigned>(std::max(x, 1))));
+  };
+  if (gpu_kernels() != GpuKernels::Wgmma) {
+    const int slots = processors * (head_dim == 256 ? 2 : 4);  // CTAs that run at once
+    return {false, std::clamp(std::min(slots / pairs, units / kNarrow), 1, kMaxSplits), false};
+  }
+  // Clusters while their CTAs have SMs of their own; sequences beyond that fill the GPU without splits.
+  const int own = std::min(processors / pairs, kMaxCluster), splits = power(std::min(own, units / kNarrow));
+  // Narrow CTAs leave room for the first weights of the product behind them.
+  const bool wide = own > 0 && units > kNarrowUnits * kNarrow * splits;
+  return {wide, splits, true};
+}
+
+template <int kDim, int kWarps, bool kClusters>
+void launch_kernel(const AttentionParams& params, int pairs, cudaStream_t stream) {
+  const auto kernel = attention_kernel<kDim, kWarps, kClusters>;
+  const auto bytes = [](int group, int sent_blocks) {
+    return static_cast<int>(sizeof(float)) * kWarps * group * kRecordPitch<kDim> +
+           sent_blocks * 32 * static_cast<int>(sizeof(float4) + sizeof(float2));
+  };
+  // All of the SM's memory that can be shared memory: the product before and the one behind share the SM.
+  static const cudaError_t prepared[] = {
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           bytes(kHeads, kClusterBlocks)),
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                           cudaSharedmemCarveoutMaxShared)};
+  for (const cudaError_t code : prepared) cuda_check(code, "KV4 attention: shared memory");
+  const int blocks = (params.group * kDim / 4 + 31) / 32, splits = params.splits;
+  const bool meets = kClusters && splits > 1;
+  launch_clusters(
+      kernel, static_cast<unsigned>(pairs * splits), meets ? static_cast<unsigned>(splits) : 1, kWarps * 32,
+      static_cast<size_t>(bytes(params.group, meets ? (blocks + splits - 1) / splits * splits : 0)), stream,
+      "KV4 attention", params);
+}
+
+template <int kDim>
+void launch_dim(const Shape& shape, const AttentionParams& params, int pairs, cudaStream_t stream) {
+  if (!shape.clusters) return launch_kernel<kDim, kNarrow, false>(params, pairs, stream);
+  if (shape.wide) return launch_kernel<kDim, kWide<kDim>, true>(params, pairs, stream);
+  launch_kernel<kDim, kNarrow, true>(params, pairs, stream);
+}
+
+void launch(int head_dim, const Shape& shape, const AttentionParams& params, int pairs, cudaStream_t stream) {
+  if (head_dim == 64) return launch_dim<64>(shape, params, pairs, stream);
+  if (head_dim == 128) return launch_dim<128>(shape, params, pairs, stream);
+  launch_dim<256>(shape, params, pairs, stream);
 }
 
 }  // namespace
@@ -391,28 +541,23 @@ void kv4_decode_attention(const DeviceKvLayout& layout, const uint8_t* pages, co
   const int pairs = rows.rows * layout.kv_heads;
   const int length =
       attention.window > 0 ? std::min(attention.max_length, attention.window) : attention.max_length;
-  const int shortest = length / (2 * kWarps * kTile);  // splits whose warps have two tiles each
-  // Clusters pay while their CTAs have SMs of their own (docs/measurements/gpu.md).
-  const int cluster_slots =
-      gpu_kernels() == GpuKernels::Wgmma && length <= kMaxCluster * kClusterTiles * kWarps * kTile
-          ? std::min(workspace.processors / pairs, kMaxCluster)
-          : 0;
-  const bool clusters = std::min(cluster_slots, shortest) >= kLeastCluster;
-  // Else as many CTAs as run at once.
-  const int slots = workspace.processors * (layout.head_dim == 256 ? 2 : 4);
-  const int splits =
-      clusters ? static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(cluster_slots, shortest))))
-               : std::clamp(std::min(slots / pairs, shortest), 1, kMaxSplits);
+  const Shape shape = shape_of(layout.head_dim, pairs, (length + kUnit - 1) / kUnit, workspace.processors);
   AttentionParams params{};
   params.layout = layout;
   params.pages = pages;
+  params.page_stride = layout.page_stride();
+  params.head_offset = layout.offset;
+  params.head_bytes = layout.head_bytes();
   params.rows = rows;
   params.attention = attention;
   params.group = attention.heads / layout.kv_heads;
-  params.splits = splits;
+  params.splits = shape.splits;
   params.partial = workspace.partial.data();
   params.arrived = workspace.arrived.data();
   if (step.rotation != nullptr) {
+    require(turns_in_registers(layout.head_dim, step.rotation->half),
+            "KV4 attention: a rotary embedding of {} pairs of {} columns does not turn whole lanes",
+            step.rotation->half, layout.head_dim);
     params.rotates = true;
     params.rotation = *step.rotation;
     params.stored = step.pages;
@@ -429,22 +574,12 @@ void kv4_decode_attention(const DeviceKvLayout& layout, const uint8_t* pages, co
                     codes.token_stride, row_params(step.options, codes.width, codes.group, codes.groups)};
   }
   require(static_cast<size_t>(pairs) <= workspace.arrived.size() &&
-              (splits == 1 || static_cast<size_t>(pairs) * static_cast<size_t>(splits) *
-                                      static_cast<size_t>(kHeads * (layout.head_dim + 2)) <=
-                                  workspace.partial.size()),
+              (shape.splits == 1 || shape.clusters ||
+               static_cast<size_t>(pairs) * static_cast<size_t>(shape.splits) *
+                       static_cast<size_t>(kHeads * (layout.head_dim + 2)) <=
+                   workspace.partial.size()),
           "KV4 attention: {} rows exceed the workspace", rows.rows);
-  const unsigned grid = static_cast<unsigned>(pairs * splits);
-  if (!clusters) {
-    const auto kernel = layout.head_dim == 64    ? attention_kernel<64, false>
-                        : layout.head_dim == 128 ? attention_kernel<128, false>
-                                                 : attention_kernel<256, false>;
-    return launch_dependent(kernel, grid, kWarps * 32, 0, stream, "KV4 attention", params);
-  }
-  const auto kernel = layout.head_dim == 64    ? attention_kernel<64, true>
-                      : layout.head_dim == 128 ? attention_kernel<128, true>
-                                               : attention_kernel<256, true>;
-  launch_clusters(kernel, grid, static_cast<unsigned>(splits), kWarps * 32, 0, stream, "KV4 attention",
-                  params);
+  launch(layout.head_dim, shape, params, pairs, stream);
 }
 
 }  // namespace quatrain::ops

@@ -9,10 +9,11 @@
 namespace quatrain::ops {
 
 struct KvDecodeStep {
-  /// Where every row is the newest token of a sequence of its own: KvAttention::q is read as it was before
-  /// rotate_heads_and_append() with this rotation, k and v stand right of it, and the kernel does what that
-  /// does, except that q stays in memory as it was. Page table, lengths and the tokens before must have been
-  /// written before the stream's last kernel that was launched without overlap: they are read early.
+  /// With turns_in_registers(), where every row is the newest token of a sequence of its own: KvAttention::q
+  /// is read as it was before rotate_heads_and_append() with this rotation, k and v stand right of it, and
+  /// the kernel does what that does, except that q stays in memory as it was. Page table, lengths and the
+  /// tokens before must have been written before the stream's last kernel that was launched without overlap:
+  /// they are read early.
   const HeadRotation* rotation = nullptr;
   uint8_t* pages = nullptr;           // the same pages, to be written
   unsigned long long* bad = nullptr;  // as in kv_append()

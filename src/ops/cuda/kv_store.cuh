@@ -78,4 +78,42 @@ __device__ bool store_head(const DeviceKvLayout& layout, uint8_t* head, int whic
   return good;
 }
 
+/// The same of 4-bit codes with the head as group, whose columns kColumns * lane ... a lane holds. Leaves
+/// codes, then scale and zero, in `copy` too.
+template <int kColumns>
+__device__ __forceinline__ bool store_columns(const DeviceKvLayout& layout, uint8_t* head, int which,
+                                              int slot, const float (&x)[kColumns], int lane, uint8_t* copy) {
+  constexpr int kBytes = kColumns / 2;
+  float low = INFINITY, high = -INFINITY;
+  bool good = true;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    good = good && isfinite(x[i]);
+    low = fminf(low, x[i]);
+    high = fmaxf(high, x[i]);
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    low = fminf(low, __shfl_xor_sync(~0u, low, distance));
+    high = fmaxf(high, __shfl_xor_sync(~0u, high, distance));
+  }
+  const DeviceGroup group = kv_group_device(low, high, 4, layout.symmetric, false);
+  good = good && isfinite(group.scale);
+  const float reciprocal = group_reciprocal(group.scale);
+  uint8_t* to = head + which * layout.codes_bytes() + slot * (16 * kColumns) + kBytes * lane;
+#pragma unroll
+  for (int i = 0; i < kBytes; ++i) {
+    const int a = quantize_value_device(x[2 * i], group, reciprocal, 4);
+    const int b = quantize_value_device(x[2 * i + 1], group, reciprocal, 4);
+    to[i] = copy[kBytes * lane + i] = static_cast<uint8_t>(a | b << 4);
+  }
+  if (lane == 0) {
+    const uint32_t pair =
+        __half_as_ushort(__float2half_rn(group.scale)) | static_cast<uint32_t>(group.zero & 0xFFFF) << 16;
+    reinterpret_cast<uint32_t*>(head + 2 * layout.codes_bytes())[which * kKvPageTokens + slot] = pair;
+    *reinterpret_cast<uint32_t*>(copy + 16 * kColumns) = pair;
+  }
+  return good;
+}
+
 }  // namespace quatrain::ops

@@ -25,6 +25,12 @@ struct HeadRotation {
   const float* hadamard_signs = nullptr;  // D / sqrt(head_dim) of a transform of a power of two, or none
 };
 
+/// Whether a warp can turn a head with 1 / 32 of its columns a lane: heads of 64, 128 or 256 columns, whole
+/// lanes turning.
+inline __host__ __device__ bool turns_in_registers(int64_t head_dim, int64_t half) {
+  return (head_dim == 64 || head_dim == 128 || head_dim == 256) && half > 0 && half % (head_dim / 32) == 0;
+}
+
 /// In place on x [rows, heads + kv_heads, head_dim], rows `stride` floats apart.
 void rotate_heads(const HeadRotation& rotation, float* x, int64_t rows, int64_t stride, cudaStream_t stream);
 

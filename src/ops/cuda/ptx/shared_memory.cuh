@@ -42,19 +42,19 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t c
   return remote;
 }
 
-/// Loads from there.
-__device__ __forceinline__ float load_cluster(uint32_t address) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-  return value;
+/// Stores there, completing on a barrier of the same CTA's (both cluster addresses).
+__device__ __forceinline__ void store_cluster(uint32_t address, float4 x, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
+      : "memory");
 }
-__device__ __forceinline__ float4 load_cluster_vector(uint32_t address) {
-  float4 value;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
+__device__ __forceinline__ void store_cluster(uint32_t address, float2 x, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+      "f"(x.x), "f"(x.y), "r"(barrier)
+      : "memory");
 }
 
 }  // namespace quatrain::ops::ptx
