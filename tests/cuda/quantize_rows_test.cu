@@ -5,6 +5,7 @@
 
 #include "base/half.h"
 #include "ops/cuda/quantize_rows.h"
+#include "random_matrix.h"
 
 namespace quatrain {
 namespace {
@@ -14,10 +15,8 @@ using ops::DeviceBuffer;
 using ops::RowOptions;
 
 std::vector<float> random_rows(int64_t size, float offset, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(offset, 2.0f);
-  std::vector<float> x(static_cast<size_t>(size));
-  for (float& value : x) value = bf16_to_float(float_to_bf16(normal(random)));
+  std::vector<float> x = test::random_normals(size, offset, 2.0f, seed);
+  for (float& value : x) value = bf16_to_float(float_to_bf16(value));
   return x;
 }
 

@@ -15,6 +15,14 @@ namespace quatrain::test {
 
 enum class Presence { None, All, Random, Corner };
 
+inline std::vector<float> random_normals(int64_t size, float mean, float deviation, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(mean, deviation);
+  std::vector<float> x(static_cast<size_t>(size));
+  for (float& value : x) value = normal(random);
+  return x;
+}
+
 inline NibblePlanes random_planes(int64_t rows, int64_t columns, int64_t weight_group, int64_t residual_block,
                                   Presence presence, uint64_t seed, bool bias = false) {
   std::mt19937_64 random(seed);

@@ -17,11 +17,7 @@ using ops::ZipperPlan;
 using test::Presence;
 
 std::vector<float> normals(int64_t size, float offset, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(offset, 1.5f);
-  std::vector<float> x(static_cast<size_t>(size));
-  for (float& value : x) value = normal(random);
-  return x;
+  return test::random_normals(size, offset, 1.5f, seed);
 }
 
 DeviceBuffer<float> upload(const std::vector<float>& x) {

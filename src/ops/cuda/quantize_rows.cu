@@ -28,16 +28,17 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
   const int first_column = blockIdx.y * kPasses * blockDim.x * kRowVector;
   prefetch_gain(p, first_column, kPasses * blockDim.x * kRowVector);
   ptx::wait_for_previous_kernel();
-  row_codes<T, kSource, kPasses>(x, p, token, first_column, transform, reduced,
-                                 [&](int column, const StoredGroup& group, bool opens, uint2 codes) {
-                                   if (opens) {
-                                     const int64_t at = column / p.group * out.token_stride + token;
-                                     out.scale[at] = group.scale;
-                                     out.zero[at] = group.zero;
-                                   }
-                                   *reinterpret_cast<uint2*>(out.codes + token * out.code_stride + column) =
-                                       codes;
-                                 });
+  row_codes<T, kSource, kPasses, false>(
+      x, p, token, first_column, transform, reduced,
+      [&](int column, const StoredGroup& group, bool opens, uint2 codes) {
+        if (opens) {
+          const int64_t at = column / p.group * out.token_stride + token;
+          out.scale[at] = group.scale;
+          out.zero[at] = group.zero;
+        }
+        *reinterpret_cast<uint2*>(out.codes + token * out.code_stride + column) = codes;
+      },
+      [] {});
 }
 
 template <typename T, RowSource kSource>

@@ -69,14 +69,15 @@ __device__ __forceinline__ void load_vector(const __nv_bfloat16* from, float (&t
   }
 }
 
-// kRowVector values at a column; past the width they are zero. The fast path needs aligned rows.
-template <typename T>
+// kRowVector values at a column; past the width they are zero. The fast path needs aligned rows; with
+// kAligned they are, and the width is a multiple of kRowVector.
+template <bool kAligned, typename T>
 __device__ __forceinline__ void load(const T* row, int column, int width, bool aligned,
                                      float (&to)[kRowVector]) {
-  if (aligned && column + kRowVector <= width) return load_vector(row + column, to);
+  if ((kAligned || aligned) && column + kRowVector <= width) return load_vector(row + column, to);
 #pragma unroll
   for (int i = 0; i < kRowVector; ++i)
-    to[i] = column + i < width ? static_cast<float>(row[column + i]) : 0.0f;
+    to[i] = !kAligned && column + i < width ? static_cast<float>(row[column + i]) : 0.0f;
 }
 
 /// Brings the gains of `columns` columns into L1. They are weights: no kernel before this one writes them.
@@ -243,10 +244,13 @@ __device__ __forceinline__ void quad_codes(float (&x)[4], const RowParams& p, in
 /// Row `token` of x, or the part of it that begins at `first_column` and that the block's threads hold in
 /// kPasses vectors each. Stores by `store(column, group, opens, codes)`: eight codes at a column, of which a
 /// group may be the first. `transform`: a row of floats where the transform is wider than kWarpColumns;
-/// `reduced`: kRowStretches floats. All threads of the block call it.
-template <typename T, RowSource kSource, int kPasses, typename Store>
+/// `reduced`: kRowStretches floats. All threads of the block call it. kAligned: all rows begin at multiples
+/// of 16 bytes and hold a multiple of kRowVector columns; then `meanwhile()` runs while the row's loads are
+/// on their way.
+template <typename T, RowSource kSource, int kPasses, bool kAligned, typename Store, typename Meanwhile>
 __device__ __forceinline__ void row_codes(const T* x, const RowParams& p, int64_t token, int first_column,
-                                          float* transform, float* reduced, const Store& store) {
+                                          float* transform, float* reduced, const Store& store,
+                                          const Meanwhile& meanwhile) {
   const T* row = x + token * p.stride;
   const bool aligned = p.stride % kRowVector == 0 && (reinterpret_cast<uintptr_t>(x) & 15) == 0 &&
                        (kSource != RowSource::SiluMul || p.width % kRowVector == 0);
@@ -255,22 +259,35 @@ __device__ __forceinline__ void row_codes(const T* x, const RowParams& p, int64_
   };
   float v[kPasses][kRowVector];
   float squares[kPasses];
+  // All loads first costs registers, which pays only where something waits for them.
+  float more[kAligned ? kPasses : 1][kRowVector];
+  const auto load_pass = [&](int pass) {
+    const int column = column_of(pass);
+    auto& with = more[kAligned ? pass : 0];
+    load<kAligned>(row, column, p.width, aligned, v[pass]);
+    if constexpr (kSource == RowSource::SiluMul)
+      load<kAligned>(row + p.width, column, p.width, aligned, with);
+    if (kSource == RowSource::RmsNorm && p.add != nullptr)
+      load<kAligned>(p.add + token * p.width, column, p.width, p.width % kRowVector == 0, with);
+  };
+  if constexpr (kAligned) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) load_pass(pass);
+    meanwhile();
+  }
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
     const int column = column_of(pass);
-    load(row, column, p.width, aligned, v[pass]);
+    if constexpr (!kAligned) load_pass(pass);
+    const auto& with = more[kAligned ? pass : 0];
     if constexpr (kSource == RowSource::SiluMul) {
-      float up[kRowVector];
-      load(row + p.width, column, p.width, aligned, up);
 #pragma unroll
-      for (int i = 0; i < kRowVector; ++i) v[pass][i] = gate_value(v[pass][i], up[i], p.gelu);
+      for (int i = 0; i < kRowVector; ++i) v[pass][i] = gate_value(v[pass][i], with[i], p.gelu);
     }
     if (kSource == RowSource::RmsNorm && p.add != nullptr && column < p.width) {
-      float more[kRowVector];
-      load(p.add + token * p.width, column, p.width, p.width % kRowVector == 0, more);
 #pragma unroll
       for (int i = 0; i < kRowVector; ++i) {
-        v[pass][i] += more[i];
+        v[pass][i] += with[i];
         if (p.sum != nullptr && column + i < p.width) p.sum[token * p.width + column + i] = v[pass][i];
       }
     }
@@ -297,7 +314,7 @@ __device__ __forceinline__ void row_codes(const T* x, const RowParams& p, int64_
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       float gain[kRowVector] = {1, 1, 1, 1, 1, 1, 1, 1};
-      if (p.gain != nullptr) load(p.gain, column_of(pass), p.width, true, gain);
+      if (p.gain != nullptr) load<kAligned>(p.gain, column_of(pass), p.width, true, gain);
 #pragma unroll
       for (int i = 0; i < kRowVector; ++i) v[pass][i] = __fmul_rn(__fmul_rn(v[pass][i], factor), gain[i]);
     }

@@ -17,9 +17,13 @@ template <int kTokenBlocks, int kDrain, bool kGroupScales>
 void launch_kernel(zipper::DecodeParams params, int workers, const DecodeLaunch& launch) {
   using S = zipper::DecodeShape<8 * kTokenBlocks, kDrain, kGroupScales>;
   const auto kernel = zipper::decode_kernel<kTokenBlocks, kDrain, kGroupScales>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
-  cuda_check(prepared, "zipper decode: shared memory (it needs a Hopper GPU)");
+  // All of the SM's memory that can be shared memory: an attention CTA has room beside this kernel's.
+  static const cudaError_t prepared[] = {
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit),
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                           cudaSharedmemCarveoutMaxShared)};
+  for (const cudaError_t code : prepared)
+    cuda_check(code, "zipper decode: shared memory (it needs a Hopper GPU)");
   const int all = (params.steps + zipper::kPieceSteps - 1) / zipper::kPieceSteps;
   const auto bytes = [&] { return S::shared_bytes(params.pieces, params.tokens, params.activation_groups); };
   params.pieces = params.normed.x != nullptr ? all : std::min(all, zipper::kMaxPieces);
@@ -89,7 +93,10 @@ bool few_columns(int64_t columns, bool whole_row) {
 
 bool decode_takes_rows(const ZipperMatrix& weights, const NormedRows& rows) {
   const int order = rows.options.hadamard;
-  return rows.tokens <= kMostNormedTokens && weights.columns <= kMostNormedColumns &&
+  const auto aligned = [](const float* x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; };
+  return aligned(rows.x) && aligned(rows.options.add) && aligned(rows.options.gain) &&
+         weights.columns % kRowVector == 0 && rows.stride % kRowVector == 0 &&
+         rows.tokens <= kMostNormedTokens && weights.columns <= kMostNormedColumns &&
          few_columns(weights.activation_group, weights.activation_group == weights.columns) &&
          (order == 0 || (order >= kRowVector && order <= kWarpColumns && weights.columns % order == 0 &&
                          std::has_single_bit(static_cast<unsigned>(order)))) &&

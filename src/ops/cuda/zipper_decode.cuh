@@ -58,7 +58,6 @@ inline constexpr int kPieceSteps = 16;       // steps of activations that come t
 inline constexpr int kPieceColumns = kPieceSteps * kStepColumns;
 inline constexpr int kPiecePitch = kPieceColumns + 16;  // 8 tokens then lie in different banks
 inline constexpr int kMaxPieces = 8;
-inline constexpr int kAheadSteps = 8;  // of a warp, brought into L2 early: 17 MB of a large matrix
 
 template <int kTokens, int kDrain, bool kGroupScales>
 struct DecodeShape {
@@ -69,7 +68,7 @@ struct DecodeShape {
   static constexpr int kSlotBytes = kCopyBytes + kBlockBytes;                         // and a residual block
   static constexpr int kRingBytes = kDecodeWarps * kSlots * kSlotBytes;
   static constexpr int kHeaderBytes = 8 * (kDecodeWarps * kSlots + 2 * kMaxPieces);
-  static constexpr int kSumBytes = kDecodeWarps * 16 * kTokens * 4;
+  static constexpr int kSumBytes = kDecodeWarps * 16 * (kTokens + 1) * 4;  // and the rows' scales
 
   static constexpr int shared_bytes(int pieces, int tokens, int groups) {
     return kHeaderBytes + kRingBytes + pieces * tokens * kPiecePitch + groups * kTokens * 8 + kSumBytes;
@@ -77,9 +76,11 @@ struct DecodeShape {
 };
 
 // The rows' codes into the pieces, their scales and zeros into [groups][kTokens], by every CTA for itself;
-// whether a zero is not 0. `reduced`: kRowStretches floats.
-template <int kTokens>
-__device__ bool norm_rows(const DecodeParams& p, uint32_t pieces, float* scales, int* zeros, float* reduced) {
+// whether a zero is not 0. `reduced`: kRowStretches floats; `meanwhile()` runs while the first row is on its
+// way.
+template <int kTokens, typename Meanwhile>
+__device__ bool norm_rows(const DecodeParams& p, uint32_t pieces, float* scales, int* zeros, float* reduced,
+                          const Meanwhile& meanwhile) {
   RowParams row = p.normed.row;
   if (blockIdx.x > 0) row.sum = nullptr, row.bad = nullptr;
   bool any_zero = false;
@@ -95,31 +96,39 @@ __device__ bool norm_rows(const DecodeParams& p, uint32_t pieces, float* scales,
       ptx::store_shared(pieces + (slot * p.tokens + token) * kPiecePitch + (column - slot * kPieceColumns),
                         codes);
     };
+    const auto between = [&] {
+      if (token == 0) meanwhile();
+    };
     if (row.width <= kDecodeThreads * kRowVector)
-      row_codes<float, RowSource::RmsNorm, 1>(p.normed.x, row, token, 0, nullptr, reduced, store);
+      row_codes<float, RowSource::RmsNorm, 1, true>(p.normed.x, row, token, 0, nullptr, reduced, store,
+                                                    between);
     else
-      row_codes<float, RowSource::RmsNorm, 2>(p.normed.x, row, token, 0, nullptr, reduced, store);
+      row_codes<float, RowSource::RmsNorm, 2, true>(p.normed.x, row, token, 0, nullptr, reduced, store,
+                                                    between);
   }
   return any_zero;
 }
 
-// Of the CTA's 8 strips of gates and 8 of ups, whose sums lie in `partial` [16 strips][kTokens][16 rows], the
-// codes of 128 columns; a warp a token.
+// Of the CTA's 8 strips of gates and 8 of ups, whose sums lie in `partial` [16 strips][kTokens][16 rows],
+// their scales in `row_scales` [16 strips][16 rows], the codes of 128 columns; a warp a token.
 template <int kTokens>
-__device__ void gate_codes(const DecodeParams& p, const float* partial, int part) {
+__device__ void gate_codes(const DecodeParams& p, const float* partial, const float* row_scales, int part) {
   const int token = threadIdx.x / 32, lane = threadIdx.x % 32;
   const RowParams& row = p.gate.row;
   const int column = part * kStepColumns + 4 * lane;
   if (token >= p.tokens || column >= row.width) return;
   const float* gates = partial + (lane / 4 * kTokens + token) * 16 + lane % 4 * 4;
   const float* ups = gates + kGateStrips * kTokens * 16;
-  const auto result = [&](float sum, int at) {
-    return fmaf(sum, p.row_scale[at], p.bias != nullptr ? p.bias[at] : 0.0f);
+  const float* gate_scales = row_scales + 4 * lane;
+  const float* up_scales = gate_scales + kGateStrips * 16;
+  const auto result = [&](float sum, float scale, int at) {
+    return fmaf(sum, scale, p.bias != nullptr ? p.bias[at] : 0.0f);
   };
   float x[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    x[i] = gate_value(result(gates[i], column + i), result(ups[i], row.width + column + i), row.gelu);
+    x[i] = gate_value(result(gates[i], gate_scales[i], column + i),
+                      result(ups[i], up_scales[i], row.width + column + i), row.gelu);
     if (row.gain != nullptr) x[i] = __fmul_rn(x[i], row.gain[column + i]);
   }
   quad_codes(x, row, token, column, true, [&](const StoredGroup& group, uint32_t codes) {
@@ -148,6 +157,7 @@ __global__ void __launch_bounds__(kDecodeThreads + kCompanyThreads, 1)
   auto* zeros = reinterpret_cast<int*>(scales + p.activation_groups * kTokens);
   auto* partial =
       reinterpret_cast<float*>(zeros + p.activation_groups * kTokens);  // [warps][kTokens][16 rows]
+  float* row_scales = partial + kDecodeWarps * kTokens * 16;            // [strips of the CTA][16 rows]
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const int slice = warp % p.slices;
@@ -169,13 +179,22 @@ __global__ void __launch_bounds__(kDecodeThreads + kCompanyThreads, 1)
   // The stream of a warp: its share of the steps of one strip a round. Of gates and ups, a CTA's are of the
   // same columns: eight strips each.
   const int share = warp < p.cta_strips * p.slices ? (p.steps - slice + p.slices - 1) / p.slices : 0;
-  const auto strip_of = [&](int round) {
-    if (share == 0 || round >= rounds) return p.strips;
+  const auto strip_at = [&](int round, int local) {  // strip `local` of the CTA
     const int part = round * gridDim.x + blockIdx.x;
-    if (p.gate.strips == 0) return part * p.cta_strips + warp / p.slices;
-    const int within = part * kGateStrips + warp % kGateStrips;
-    return within < p.gate.strips ? warp / kGateStrips * p.gate.strips + within : p.strips;
+    if (p.gate.strips == 0) return part * p.cta_strips + local;
+    const int within = part * kGateStrips + local % kGateStrips;
+    return within < p.gate.strips ? local / kGateStrips * p.gate.strips + within : p.strips;
   };
+  const auto strip_of = [&](int round) {
+    return share == 0 || round >= rounds ? p.strips : strip_at(round, warp / p.slices);
+  };
+  // Rows' scales are on their way all round.
+  float row_scale = 0;
+  const auto load_row_scales = [&](int round) {
+    const int local = threadIdx.x / 16, strip = local < p.cta_strips ? strip_at(round, local) : p.strips;
+    if (strip < p.strips) row_scale = __ldg(p.row_scale + strip * 16 + threadIdx.x % 16);
+  };
+  load_row_scales(0);
 
   // What the warp reads, strip after strip: each item a step of a strip. A lane knows where every 32nd item
   // lies, and is the one that copies it: found for all at once, addresses cost next to nothing between
@@ -218,23 +237,23 @@ __global__ void __launch_bounds__(kDecodeThreads + kCompanyThreads, 1)
       ptx::bulk_copy_stream(ring + slot * S::kSlotBytes + S::kCopyBytes, residual, kBlockBytes,
                             full + 8 * slot);
   };
-  // What needs no look into the table goes first. While the kernels before this one still run, memory would
-  // be idle: what the ring has no room for waits in L2.
+  // What needs no look into the table goes first.
   const bool first = lane < kSlots && lane < items;
   look_up(lane);
   find_dense(lane);
   if (first) {
     ptx::barrier_expect(full + 8 * lane, S::kCopyBytes);
     ptx::bulk_copy_stream(ring + lane * S::kSlotBytes, dense, S::kCopyBytes, full + 8 * lane);
-  } else if (lane < kSlots + kAheadSteps && lane < items) {
-    ptx::bulk_prefetch(dense, S::kCopyBytes);
   }
-  find_residual(lane);
-  if (first) {
-    ptx::barrier_arrive_expect(full + 8 * lane, residual != nullptr ? kBlockBytes : 0);
-    copy_residual(lane);
-  }
-  look_up(32 + lane);
+  // The residual's turn comes once the table has been read, which the activations must not wait for.
+  const auto copy_first_residual = [&] {
+    find_residual(lane);
+    if (first) {
+      ptx::barrier_arrive_expect(full + 8 * lane, residual != nullptr ? kBlockBytes : 0);
+      copy_residual(lane);
+    }
+    look_up(32 + lane);
+  };
   unsigned copied = kSlots, present_batch = 0;
   const auto copy_next = [&](int slot) {
     if (copied < items) {
@@ -276,8 +295,9 @@ __global__ void __launch_bounds__(kDecodeThreads + kCompanyThreads, 1)
   if (warp == 0) feed(p.pieces);
   bool any_zero = false;
   if (kTokenBlocks == 1 && p.normed.x != nullptr) {
-    any_zero = norm_rows<kTokens>(p, pieces, scales, zeros, partial);
+    any_zero = norm_rows<kTokens>(p, pieces, scales, zeros, partial, copy_first_residual);
   } else {
+    copy_first_residual();
     for (int i = threadIdx.x; i < p.activation_groups * kTokens; i += kDecodeThreads) {
       const int64_t at = i / kTokens * p.token_stride + i % kTokens;
       const bool used = i % kTokens < p.tokens;
@@ -297,6 +317,7 @@ __global__ void __launch_bounds__(kDecodeThreads + kCompanyThreads, 1)
   unsigned item = 0;
   uint32_t parity = 0;
   for (int round = 0; round < rounds; ++round) {
+    if (round > 0) load_row_scales(round);
     float sums[kTokenBlocks][4] = {};
     // kSteps steps at once, `slices` apart, for their independent chains of instructions.
     const auto multiply = [&]<int kSteps>(std::integral_constant<int, kSteps>, int step, uint32_t codes) {
@@ -413,8 +434,9 @@ __global__ void __launch_bounds__(kDecodeThreads + kCompanyThreads, 1)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         own[(n * 8 + lane % 4 * 2 + i % 2) * 16 + lane / 4 + i / 2 * 8] = sums[n][i];
+    if (threadIdx.x < 16 * p.cta_strips) row_scales[threadIdx.x] = row_scale;
     __syncthreads();
-    if (p.gate.strips > 0) gate_codes<kTokens>(p, partial, round * gridDim.x + blockIdx.x);
+    if (p.gate.strips > 0) gate_codes<kTokens>(p, partial, row_scales, round * gridDim.x + blockIdx.x);
     const int results = p.gate.strips > 0 ? 0 : p.cta_strips * 16 * p.tokens;
     for (int i = threadIdx.x; i < results; i += kDecodeThreads) {
       const int local = i / (16 * p.tokens), within = i % (16 * p.tokens);
@@ -422,7 +444,8 @@ __global__ void __launch_bounds__(kDecodeThreads + kCompanyThreads, 1)
       if (row >= p.rows) continue;
       float sum = 0;
       for (int s = 0; s < p.slices; ++s) sum += partial[(local * p.slices + s) * 16 * kTokens + within];
-      const float result = fmaf(sum, p.row_scale[row], p.bias != nullptr ? p.bias[row] : 0.0f);
+      const float result =
+          fmaf(sum, row_scales[local * 16 + within % 16], p.bias != nullptr ? p.bias[row] : 0.0f);
       const int64_t to = within / 16 * p.y_stride + row;
       if (p.y_fp32)
         static_cast<float*>(p.y)[to] = result;

@@ -53,11 +53,6 @@ __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Brings `bytes` into L2; address and size are multiples of 16.
-__device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 __device__ __forceinline__ void prefetch_l1(const void* from) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
 }
