@@ -162,7 +162,7 @@ bool quantise_rows(const KvLayout& layout, const KvKernel& kernel, const float* 
       zeros[g * kPageTokens + t] = static_cast<int16_t>(group.zero);
     }
     // A key's last word and a value's padding hold zeros.
-    std::memset(codes + layout.head_dim, 0, static_cast<size_t>(rows.stride - layout.head_dim));
+    std::fill(codes + layout.head_dim, codes + layout.padded_dim, uint8_t{0});
   }
   return true;
 }

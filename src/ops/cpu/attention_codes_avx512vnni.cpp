@@ -99,16 +99,27 @@ inline void sums_of(__m512i words, int32_t* sums) {
   for (int b = 0; b < kBytes; ++b) sums[b] = sum[kBytes - 1 - b];
 }
 
-// 2^x, x <= 0: a polynomial of degree 6 on |r| <= 1/2, within 2e-9 before rounding; 2^-100 from there down,
-// which is nothing beside the largest weight, 1.
+// 2^(i / 16)
+alignas(64) constexpr float kPowers[16] = {
+    1.0f,        1.04427378f, 1.09050773f, 1.13878863f, 1.18920712f, 1.24185781f, 1.29683955f, 1.35425555f,
+    1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f, 1.68179283f, 1.75625216f, 1.83400809f, 1.91520656f};
+
+// 2^x, x <= 0, as 2^m 2^(i / 16) 2^r, |r| <= 1/32: a series of degree 3, within 1e-8 before rounding; the
+// chain of a polynomial alone would be twice as long. 2^-100 from there down, which is nothing beside the
+// largest weight, 1.
 inline __m512 power_of_two(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-100));
-  const __m512i n = _mm512_cvtps_epi32(x);
-  const __m512 r = _mm512_sub_ps(x, _mm512_cvtepi32_ps(n));
-  __m512 p = _mm512_set1_ps(1.53533619e-4f);
-  for (const float c : {1.33988745e-3f, 9.61843736e-3f, 5.55033247e-2f, 2.40226479e-1f, 6.93147203e-1f, 1.0f})
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(n, 23)));
+  // The sum's last bit is 1 / 16; r and the subtractions before it are exact.
+  const __m512 shift = _mm512_set1_ps(0x1.8p19f);
+  const __m512 shifted = _mm512_add_ps(x, shift);
+  const __m512 r = _mm512_sub_ps(x, _mm512_sub_ps(shifted, shift));
+  const __m512i n = _mm512_castps_si512(shifted);  // 16 m + i in its low bits
+  const __m512 power = _mm512_permutexvar_ps(n, _mm512_load_ps(kPowers));
+  const __m512i m = _mm512_slli_epi32(_mm512_srli_epi32(n, 4), 23);
+  const __m512 scaled = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(power), m));
+  __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(5.55041087e-2f), _mm512_set1_ps(2.40226507e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.93147182e-1f));
+  return _mm512_fmadd_ps(_mm512_mul_ps(p, r), scaled, scaled);
 }
 
 __mmask16 lanes_below(int64_t count) {
@@ -128,6 +139,7 @@ class Tile {
  public:
   Tile(const AttentionBlock& block, int64_t first_page, int64_t last_page)
       : block_(block), layout_(*block.layout), first_page_(first_page), last_page_(last_page) {
+    for (int64_t page = 0; page < last_page - first_page; ++page) ahead_[page] = ahead(page);
     if (layout_.groups == 1) take_values(0);
   }
 
@@ -146,8 +158,8 @@ class Tile {
       const SeenTokens seen = seen_tokens(block_, block_.position + (row + r) / block_.group);
       begin_[r] = seen.first - first_page_ * kPageTokens;
       end_[r] = seen.last - first_page_ * kPageTokens;
-      take_query(r);
     }
+    take_queries<R>();
     for (int64_t t = 0; t < tokens_; t += kStep) scores<R, kNibbles>(t);
     softmax<R>(state);
     const int64_t groups = layout_.groups;
@@ -179,38 +191,57 @@ class Tile {
     return wanted - head(page);
   }
 
-  void take_query(int r) {
-    const float* query = block_.query + (row_ + r) * layout_.head_dim;
+  // The rows side by side, here too.
+  template <int R>
+  void take_queries() {
+    const float* query = block_.query + row_ * layout_.head_dim;
+    const int64_t dim = layout_.head_dim;
     constexpr int kNotFinite = 0x99;
-    __m512 largest = _mm512_setzero_ps();
-    __mmask16 odd = 0;
-    for (int64_t d = 0; d < layout_.head_dim; d += kVector) {
-      const __m512 x = _mm512_maskz_loadu_ps(lanes_below(layout_.head_dim - d), query + d);
-      largest = _mm512_max_ps(largest, _mm512_abs_ps(x));
-      odd |= _mm512_fpclass_ps_mask(x, kNotFinite);
-    }
-    const float top = _mm512_reduce_max_ps(largest);
-    broken_[r] = odd != 0;
-    const float step = broken_[r] || top == 0 ? 1.0f : std::max(top / kLargestInteger, 0x1p-120f);
-    const __m512 inverse = _mm512_set1_ps(1.0f / step);
-    __m512i sum = _mm512_setzero_si512();
-    for (int64_t d = 0, g = 0; d < layout_.padded_dim; d += kVector) {
-      const __m512i words = words_of(
-          _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes_below(layout_.head_dim - d), query + d), inverse));
-      _mm512_store_si512(query_[r] + d / 4 * kWordBytes, words);
-      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), words);
-      const int64_t next = d + kVector;
-      if (next >= layout_.padded_dim || (g + 1 < layout_.groups && next % layout_.group == 0)) {
-        int32_t sums[kBytes];
-        sums_of(sum, sums);
-        for (int b = 0; b < kBytes; ++b) query_sum_[r][g][b] = static_cast<float>(sums[b]);
-        low_query_sum_[r][g] = static_cast<float>(256 * sums[1] + sums[2]);
-        sum = _mm512_setzero_si512();
-        ++g;
+    __m512 largest[R], inverse[R];
+    __mmask16 odd[R];
+    __m512i sum[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) largest[r] = _mm512_setzero_ps(), odd[r] = 0;
+    for (int64_t d = 0; d < dim; d += kVector) {
+      const __mmask16 lanes = lanes_below(dim - d);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const __m512 x = _mm512_maskz_loadu_ps(lanes, query + r * dim + d);
+        largest[r] = _mm512_max_ps(largest[r], _mm512_abs_ps(x));
+        odd[r] |= _mm512_fpclass_ps_mask(x, kNotFinite);
       }
     }
-    multiplier_[r] = step * block_.scale * 1.44269504f;  // scores to base 2
-    top_[r] = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const float top = _mm512_reduce_max_ps(largest[r]);
+      broken_[r] = odd[r] != 0;
+      const float step = broken_[r] || top == 0 ? 1.0f : std::max(top / kLargestInteger, 0x1p-120f);
+      inverse[r] = _mm512_set1_ps(1.0f / step);
+      multiplier_[r] = step * block_.scale * 1.44269504f;  // scores to base 2
+      top_[r] = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+      sum[r] = _mm512_setzero_si512();
+    }
+    for (int64_t d = 0, g = 0; d < layout_.padded_dim; d += kVector) {
+      const __mmask16 lanes = lanes_below(dim - d);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const __m512i words =
+            words_of(_mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, query + r * dim + d), inverse[r]));
+        _mm512_store_si512(query_[r] + d / 4 * kWordBytes, words);
+        sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_set1_epi8(1), words);
+      }
+      const int64_t next = d + kVector;
+      if (next < layout_.padded_dim && (g + 1 == layout_.groups || next % layout_.group != 0)) continue;
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        int32_t sums[kBytes];
+        sums_of(sum[r], sums);
+        for (int b = 0; b < kBytes; ++b) query_sum_[r][g][b] = static_cast<float>(sums[b]);
+        low_query_sum_[r][g] = static_cast<float>(256 * sums[1] + sums[2]);
+        sum[r] = _mm512_setzero_si512();
+      }
+      ++g;
+    }
   }
 
   // Scores of tokens [t, t + kStep) of the split, to base 2, -infinity where a row does not see the token.
@@ -227,7 +258,7 @@ class Tile {
       Sums<R> sums;
       clear(sums);
       add<R, kNibbles>(sums, codes + begin * kWord + slot * (kNibbles ? 2 : 4), kWord, end - begin,
-                       query_[0] + begin * kWordBytes, sizeof query_[0], ahead(page));
+                       query_[0] + begin * kWordBytes, sizeof query_[0], ahead_[page]);
 #pragma GCC unroll 2
       for (int o = 0; o < 2; ++o) {
         const int64_t at = g * kPageTokens + slot + o * kVector;
@@ -377,7 +408,7 @@ class Tile {
                     words = (std::min(kPageTokens, tokens_ - t) + kTokens - 1) / kTokens;
       add<R, kNibbles>(
           sums, reinterpret_cast<const uint8_t*>(head(page) + layout_.values) + column * (kNibbles ? 2 : 4),
-          word, words, weight_[0] + t / kTokens * kWordBytes, sizeof weight_[0], ahead(page));
+          word, words, weight_[0] + t / kTokens * kWordBytes, sizeof weight_[0], ahead_[page]);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -395,6 +426,7 @@ class Tile {
   const AttentionBlock& block_;
   const KvLayout& layout_;
   int64_t first_page_, last_page_;
+  int64_t ahead_[kSplitPages];
   int64_t row_ = 0, tokens_ = 0;               // of the split, that some row of the tile sees
   int64_t begin_[kTileRows], end_[kTileRows];  // tokens of the split that a row sees
   bool broken_[kTileRows] = {},
