@@ -51,7 +51,7 @@ void measure(Bench& bench, const bench::Linear& linear, const std::vector<int64_
         y(static_cast<size_t>(tokens * linear.rows)), sparse_y(y.size());
     bench::fill_normal<<<1024, 256, 0, bench.stream>>>(x.data(), tokens * linear.columns, 1.0f, 3);
     ops::DeviceActivations codes(tokens, linear.columns, 128);
-    ops::ZipperWorkspace workspace(linear.rows, tokens);
+    ops::ZipperWorkspace workspace(linear.rows, tokens, linear.columns);
     ops::RowOptions options;
     options.policy = {.bits = 4, .group = 128, .symmetric = false};
     const auto of = [](const auto& matrices, int i) -> const auto& {

@@ -58,7 +58,7 @@ struct Bench {
       bench::fill_integers<<<64, 256, 0, stream>>>(x.zero.data(), static_cast<int64_t>(x.zero.size()), -100,
                                                    200, 7);
     ops::DeviceBuffer<__nv_bfloat16> y(static_cast<size_t>(tokens * linear.rows));
-    ops::ZipperWorkspace workspace(linear.rows, tokens);
+    ops::ZipperWorkspace workspace(linear.rows, tokens, linear.columns);
     return bench::microseconds(stream, calls(tokens), [&](int i) {
       const auto& w = weights[static_cast<size_t>(i) % weights.size()];
       if (plan == nullptr)

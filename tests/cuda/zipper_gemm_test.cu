@@ -102,7 +102,7 @@ void expect_exact_sums(const Case& c) {
   std::fill(x.zero.begin(), x.zero.end(), 0);
   const std::vector<int> codes = codes_of(planes);
   const ZipperMatrix weights(planes, c.group);
-  ZipperWorkspace workspace(c.rows, c.tokens);
+  ZipperWorkspace workspace(c.rows, c.tokens, c.columns);
   DeviceActivations device(c.tokens, c.columns, c.group);
   const std::vector<ZipperPlan> all = plans(weights, c.tokens);
   for (int64_t g = 0; g < x.groups; ++g) {
@@ -134,16 +134,43 @@ void expect_exact_sums(const Case& c) {
   }
 }
 
+// What the wide kernel's FP32 sums may be off by. It adds products of bytes that are not negative, with signs
+// that alternate from step to step, and takes the rest away with what depends on the token alone; each
+// multiply-add rounds to half a unit of a sum on the way, which a share of a tile may reach twice. Zeros are
+// two FP16 numbers (2^-22) times S, added up in six products of 16.
+double wide_rounding(const HostActivations& x, const int* codes, int64_t token) {
+  double partial = 0, largest = 0, rest = 0, zeros = 0;
+  int64_t steps = 0;
+  for (int64_t k0 = 0; k0 < x.width; k0 += 128, ++steps) {
+    const uint8_t* q = x.codes.data() + token * x.width;
+    const int64_t end = std::min(k0 + 128, x.width);
+    const int least = *std::min_element(q + k0, q + end);
+    const auto at = static_cast<size_t>(token * x.groups + k0 / x.group);
+    const double scale = static_cast<double>(x.scale[at]);
+    double product = 0, sum = 0, row_sum = 0;
+    for (int64_t k = k0; k < end; ++k) {
+      product += (q[k] - least) * (steps % 2 == 0 ? codes[k] + 128 : 127 - codes[k]);
+      sum += q[k] - least;
+      row_sum += codes[k];
+    }
+    partial += steps % 2 == 0 ? scale * product : -scale * product;
+    rest += steps % 2 == 0 ? scale * 128 * sum : -scale * 127 * sum;
+    largest = std::max(largest, std::abs(partial));
+    zeros += scale * std::abs((x.zero[at] - least) * row_sum);
+  }
+  return FLT_EPSILON / 2 * (2 * largest * static_cast<double>(steps + 2) + std::abs(rest) + zeros * 24);
+}
+
 void expect_close(const Case& c) {
   const NibblePlanes planes =
       test::random_planes(c.rows, c.columns, c.weight_group, c.residual_block, c.presence, 17, true);
   const HostActivations x = test::random_activations(c.tokens, c.columns, c.group, c.bits, c.zero_span, 18);
   const std::vector<int> codes = codes_of(planes);
   const ZipperMatrix weights(planes, c.group);
-  ZipperWorkspace workspace(c.rows, c.tokens);
+  ZipperWorkspace workspace(c.rows, c.tokens, c.columns);
   DeviceActivations device(c.tokens, c.columns, c.group);
   x.upload(device);
-  std::vector<double> expected, bound;
+  std::vector<double> expected, bound, wide_bound;
   const int64_t finest = weights.drain;
   for (int64_t t = 0; t < c.tokens; ++t)
     for (int64_t o = 0; o < c.rows; ++o) {
@@ -168,15 +195,18 @@ void expect_close(const Case& c) {
       // each of the sums after it.
       bound.push_back(magnitude * FLT_EPSILON / 2 *
                       static_cast<double>(weights.steps * (128 / finest) * 2 + 6));
+      wide_bound.push_back(bound.back() + planes.scale[static_cast<size_t>(o * planes.groups())] / 16 *
+                                              wide_rounding(x, codes.data() + o * c.columns, t));
     }
   for (const ZipperPlan& plan : plans(weights, c.tokens)) {
     SCOPED_TRACE(name_of(plan));
     const std::vector<float> y = run<float>(weights, device, workspace, plan);
     const std::vector<__nv_bfloat16> half = run<__nv_bfloat16>(weights, device, workspace, plan);
     int wrong = 0;
+    const std::vector<double>& within = plan.kernel == ZipperPlan::Kernel::Wide ? wide_bound : bound;
     for (size_t i = 0; i < y.size(); ++i) {
-      if (!(std::abs(y[i] - expected[i]) <= bound[i]) && wrong++ < 3)
-        ADD_FAILURE() << i << ": " << y[i] << " instead of " << expected[i] << " +- " << bound[i];
+      if (!(std::abs(y[i] - expected[i]) <= within[i]) && wrong++ < 3)
+        ADD_FAILURE() << i << ": " << y[i] << " instead of " << expected[i] << " +- " << within[i];
       if (!(static_cast<float>(half[i]) == static_cast<float>(__float2bfloat16(y[i]))) && wrong++ < 3)
         ADD_FAILURE() << i << ": BF16 " << static_cast<float>(half[i]) << " of " << y[i];
     }
@@ -207,11 +237,78 @@ TEST(ZipperGemm, AllOnesAtTheEdgeOfTheIntegerRange) {
   std::fill(x.scale.begin(), x.scale.end(), 1.0f);
   std::fill(x.zero.begin(), x.zero.end(), 0);
   const ZipperMatrix weights(planes, 128);
-  ZipperWorkspace workspace(128, 4);
+  ZipperWorkspace workspace(128, 4, 128);
   DeviceActivations device(4, 128, 128);
   x.upload(device);
   for (const ZipperPlan& plan : plans(weights, 4))
     for (const float y : run<float>(weights, device, workspace, plan)) EXPECT_EQ(y, -255.0f * 128 * 128);
+}
+
+TEST(ZipperGemm, TheLargestSumsOfUnsignedBytesAreExact) {
+  // The wide kernel multiplies q - 0 by c + 128 in even steps and by 127 - c in odd ones: at most 255 * 255,
+  // of which 127 make its largest sum; a code of 0 keeps it from counting from another.
+  constexpr int64_t kRows = 128, kColumns = 512, kTokens = 70;
+  NibblePlanes planes = test::random_planes(kRows, kColumns, 0, 128, Presence::All, 3);
+  std::fill(planes.scale.begin(), planes.scale.end(), 16.0f);
+  for (int64_t o = 0; o < kRows; ++o)
+    for (int64_t k = 0; k < kColumns; ++k) {
+      const bool odd = k / 128 % 2 != 0;
+      planes.hi[static_cast<size_t>((o * kColumns + k) / 2)] = odd ? 0x88 : 0x77;
+      const int64_t block = o / kResidualRows * (kColumns / 128) + k / 128;
+      planes.lo[static_cast<size_t>((block * kResidualRows + o % kResidualRows) * 64 + k % 128 / 2)] =
+          odd ? 0x00 : 0xFF;
+    }
+  const ZipperMatrix weights(planes, 128);
+  ZipperWorkspace workspace(kRows, kTokens, kColumns);
+  for (const int bits : {4, 8}) {
+    const int most = bits == 4 ? 15 : 255;
+    HostActivations x = test::random_activations(kTokens, kColumns, 128, bits, 0, 4);
+    std::fill(x.zero.begin(), x.zero.end(), 0);
+    for (size_t i = 0; i < x.codes.size(); ++i) x.codes[i] = i % 128 == 5 ? 0 : static_cast<uint8_t>(most);
+    DeviceActivations device(kTokens, kColumns, 128);
+    for (int64_t g = 0; g < 4; ++g) {
+      for (size_t i = 0; i < x.scale.size(); ++i) x.scale[i] = static_cast<int64_t>(i % 4) == g ? 1.0f : 0.0f;
+      x.upload(device);
+      for (const ZipperPlan& plan : plans(weights, kTokens)) {
+        SCOPED_TRACE(name_of(plan));
+        const float sum = 127.0f * static_cast<float>(most) * (g % 2 != 0 ? -128.0f : 127.0f);
+        for (const float y : run<float>(weights, device, workspace, plan)) ASSERT_EQ(y, sum);
+      }
+    }
+  }
+}
+
+TEST(ZipperGemm, ZerosOfManyStepsAreSubtracted) {
+  // More steps than one step of zeros takes, and shares of tiles that begin and end within one; S beyond what
+  // FP16 holds exactly. Codes are 0: only -z S is left.
+  constexpr int64_t kRows = 130, kColumns = 128 * 71, kTokens = 66;
+  const NibblePlanes planes = [] {
+    NibblePlanes all = test::random_planes(kRows, kColumns, 0, 128, Presence::Random, 31);
+    std::fill(all.scale.begin(), all.scale.end(), 16.0f);
+    for (size_t i = 0; i < all.hi.size(); i += 3) all.hi[i] = 0x77;
+    return all;
+  }();
+  const std::vector<int> codes = codes_of(planes);
+  HostActivations x = test::random_activations(kTokens, kColumns, 128, 8, 0, 32);
+  std::fill(x.codes.begin(), x.codes.end(), uint8_t{0});
+  std::fill(x.scale.begin(), x.scale.end(), 1.0f);
+  for (size_t i = 0; i < x.zero.size(); ++i) x.zero[i] = i % 5 == 0 ? static_cast<int>(i % 7) - 3 : 0;
+  const ZipperMatrix weights(planes, 128);
+  ZipperWorkspace workspace(kRows, kTokens, kColumns);
+  DeviceActivations device(kTokens, kColumns, 128);
+  x.upload(device);
+  for (const ZipperPlan& plan : plans(weights, kTokens)) {
+    SCOPED_TRACE(name_of(plan));
+    const std::vector<float> y = run<float>(weights, device, workspace, plan);
+    for (int64_t t = 0; t < kTokens; ++t)
+      for (int64_t o = 0; o < kRows; ++o) {
+        int64_t sum = 0;
+        for (int64_t k = 0; k < kColumns; ++k)
+          sum -= static_cast<int64_t>(x.zero[static_cast<size_t>(t * x.groups + k / 128)]) *
+                 codes[static_cast<size_t>(o * kColumns + k)];
+        ASSERT_EQ(y[static_cast<size_t>(t * kRows + o)], static_cast<float>(sum)) << t << ", " << o;
+      }
+  }
 }
 
 TEST(ZipperGemm, ResultsAreWithinRounding) {
@@ -253,7 +350,7 @@ TEST(ZipperGemm, TheTablesPlanRuns) {
     const NibblePlanes planes = test::random_planes(384, 1024, 0, 128, Presence::Random, 25);
     const HostActivations x = test::random_activations(tokens, 1024, 128, 4, 0, 26);
     const ZipperMatrix weights(planes, 128);
-    ZipperWorkspace workspace(384, tokens);
+    ZipperWorkspace workspace(384, tokens, 1024);
     DeviceActivations device(tokens, 1024, 128);
     x.upload(device);
     const auto size = static_cast<size_t>(tokens * 384);

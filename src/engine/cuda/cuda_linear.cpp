@@ -48,7 +48,10 @@ void CudaScratch::plan_rows(int64_t width) {
 }
 void CudaScratch::plan_product(int64_t outputs, int64_t columns) {
   outputs_ = std::max(outputs_, outputs);
-  if (!invariant_) return;
+  if (!invariant_) {
+    columns_ = std::max(columns_, columns);
+    return;
+  }
   const auto cut = [](int64_t size, int64_t by) { return (size + by - 1) / by; };
   partials_ = std::max(
       partials_, ops::invariant_partials(cut(outputs, ops::kTileRows), cut(columns, ops::kStepColumns), rows_,
@@ -57,7 +60,7 @@ void CudaScratch::plan_product(int64_t outputs, int64_t columns) {
 void CudaScratch::allocate() {
   values_ = ops::DeviceBuffer<float>(static_cast<size_t>(rows_ * widest_));
   halves_ = ops::DeviceBuffer<__nv_bfloat16>(static_cast<size_t>(rows_ * widest_));
-  workspace_ = std::make_unique<ops::ZipperWorkspace>(std::max<int64_t>(outputs_, 1), rows_);
+  workspace_ = std::make_unique<ops::ZipperWorkspace>(std::max<int64_t>(outputs_, 1), rows_, columns_);
   if (partials_ > std::ssize(workspace_->partial))
     workspace_->partial = ops::DeviceBuffer<float>(static_cast<size_t>(partials_));
 }

@@ -59,7 +59,7 @@ class CudaScratch {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<ops::CublasHandle> cublas_;
   std::map<std::pair<int64_t, int64_t>, ops::DeviceActivations> codes_;
-  int64_t widest_ = 0, outputs_ = 0, partials_ = 0;
+  int64_t widest_ = 0, outputs_ = 0, columns_ = 0, partials_ = 0;
   ops::DeviceBuffer<float> values_;
   ops::DeviceBuffer<__nv_bfloat16> halves_;
   std::unique_ptr<ops::ZipperWorkspace> workspace_;

@@ -9,8 +9,8 @@
 namespace quatrain::ops {
 namespace {
 
+using zipper::byte_map;
 using zipper::cluster_launch;
-using zipper::code_map;
 using zipper::Params;
 using zipper::Shape;
 
@@ -20,7 +20,7 @@ void launch(const Params& params, const DeviceActivations& x, cudaStream_t strea
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   cuda_check(prepared, "zipper GEMM: shared memory (it needs a Hopper GPU)");
-  const CUtensorMap codes = code_map(x, S::kTokens / S::kCluster);
+  const CUtensorMap codes = byte_map(x.codes.data(), x.stride, x.tokens, S::kTokens / S::kCluster);
   cluster_launch(kernel, params.schedule.workers, S::kCluster, S::kThreads, S::kSharedBytes, stream, overlap,
                  codes, params);
 }
@@ -38,13 +38,20 @@ bool takes_wide(const ZipperMatrix& weights) {
   return weights.drain == 128 && !weights.group_scales;
 }
 
+ZipperPlan plan_of(const ZipperMatrix& weights, int64_t tokens, const ZipperWorkspace& workspace) {
+  const bool wide = takes_wide(weights) && workspace.wide.holds(tokens, weights.columns);
+  return plan_zipper(tokens, weights.rows, weights.tiles, weights.steps, workspace.processors, wide);
+}
+
 }  // namespace
 
-ZipperWorkspace::ZipperWorkspace(int64_t rows, int64_t tokens) : processors(gpu_processors()) {
+ZipperWorkspace::ZipperWorkspace(int64_t rows, int64_t tokens, int64_t columns)
+    : processors(gpu_processors()) {
   // At most two CTAs an SM, two partial tiles a CTA; 128 x 128 results with one CTA an SM are the largest.
   partial = DeviceBuffer<float>(static_cast<size_t>(processors) * 2 * kTileRows * 128);
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows + 1;
   arrived = DeviceBuffer<int>(static_cast<size_t>(4 * row_tiles * ((tokens + 15) / 16)));
+  if (columns > 0 && gpu_kernels() == GpuKernels::Wgmma) wide = WideActivations(tokens, columns);
 }
 
 template <typename Out>
@@ -75,7 +82,7 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   require(static_cast<size_t>((cluster == 2 ? 8 : 2) * params.schedule.row_tiles *
                               params.schedule.token_tiles) <= workspace.arrived.size(),
           "zipper GEMM: {} x {} results exceed the workspace", weights.rows, x.tokens);
-  if (wide) return zipper::launch_wide(plan.tile_tokens, params, x, stream, overlap);
+  if (wide) return zipper::launch_wide(plan.tile_tokens, params, x, workspace.wide, stream, overlap);
   if (weights.drain == 128 && !weights.group_scales)
     return launch_tokens<128, false>(plan.tile_tokens, params, x, stream, overlap);
   if (weights.drain == 128) return launch_tokens<128, true>(plan.tile_tokens, params, x, stream, overlap);
@@ -90,18 +97,14 @@ template void zipper_gemm_planned(const ZipperMatrix&, const DeviceActivations&,
 
 void zipper_gemm(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
                  __nv_bfloat16* y, int64_t stride, cudaStream_t stream, bool overlap) {
-  zipper_gemm_planned(weights, x, workspace,
-                      plan_zipper(x.tokens, weights.rows, weights.tiles, weights.steps, workspace.processors,
-                                  takes_wide(weights)),
-                      y, stride, stream, overlap);
+  zipper_gemm_planned(weights, x, workspace, plan_of(weights, x.tokens, workspace), y, stride, stream,
+                      overlap);
 }
 
 void zipper_gemm(const ZipperMatrix& weights, const DeviceActivations& x, ZipperWorkspace& workspace,
                  float* y, int64_t stride, cudaStream_t stream, bool overlap) {
-  zipper_gemm_planned(weights, x, workspace,
-                      plan_zipper(x.tokens, weights.rows, weights.tiles, weights.steps, workspace.processors,
-                                  takes_wide(weights)),
-                      y, stride, stream, overlap);
+  zipper_gemm_planned(weights, x, workspace, plan_of(weights, x.tokens, workspace), y, stride, stream,
+                      overlap);
 }
 
 }  // namespace quatrain::ops

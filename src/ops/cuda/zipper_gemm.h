@@ -9,17 +9,21 @@
 #include "ops/cuda/device_activations.h"
 #include "ops/cuda/zipper_matrix.h"
 #include "ops/cuda/zipper_schedule.h"
+#include "ops/cuda/zipper_wide_activations.h"
 
 namespace quatrain::ops {
 
-/// Partial sums of tiles that several workers share. One a stream: calls that share it must not overlap.
+/// Partial sums of tiles that several workers share, and activations as the wide kernel takes them. One a
+/// stream: calls that share it must not overlap.
 class ZipperWorkspace {
  public:
-  /// Room for any product with up to `rows` x `tokens` results on the current GPU.
-  ZipperWorkspace(int64_t rows, int64_t tokens);
+  /// Room for any product with up to `rows` x `tokens` results on the current GPU; by the wide kernel, for
+  /// many tokens, only of matrices of up to `columns` columns.
+  ZipperWorkspace(int64_t rows, int64_t tokens, int64_t columns = 0);
 
   DeviceBuffer<float> partial;  // [workers, 2, rows of a tile x tokens of a tile]
   DeviceBuffer<int> arrived;    // [tiles * 2]; zero between calls
+  WideActivations wide;         // where the constructor was told of columns
   int processors = 0;
 };
 

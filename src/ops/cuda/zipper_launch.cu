@@ -3,7 +3,7 @@
 
 namespace quatrain::ops::zipper {
 
-CUtensorMap code_map(const DeviceActivations& x, int box) {
+CUtensorMap byte_map(const void* data, int64_t row_bytes, int64_t rows, int box) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* entry = nullptr;
@@ -16,15 +16,14 @@ CUtensorMap code_map(const DeviceActivations& x, int box) {
     return reinterpret_cast<Encode>(entry);
   }();
   CUtensorMap map;
-  const cuuint64_t extent[2] = {static_cast<cuuint64_t>(x.stride), static_cast<cuuint64_t>(x.tokens)};
-  const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(x.stride)};
+  const cuuint64_t extent[2] = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t pitch[1] = {static_cast<cuuint64_t>(row_bytes)};
   const cuuint32_t shape[2] = {kStepColumns, static_cast<cuuint32_t>(box)};
   const cuuint32_t step[2] = {1, 1};
-  const CUresult code =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<int8_t*>(x.codes.data()), extent, pitch,
-             shape, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(code == CUDA_SUCCESS, "CUDA: no tensor map for {} x {} codes (error {})", x.tokens, x.stride,
+  const CUresult code = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(data), extent, pitch,
+                               shape, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  require(code == CUDA_SUCCESS, "CUDA: no tensor map for {} rows of {} bytes (error {})", rows, row_bytes,
           static_cast<int>(code));
   return map;
 }

@@ -6,15 +6,17 @@
 #include "ops/cuda/device_activations.h"
 #include "ops/cuda/error.h"
 #include "ops/cuda/zipper_params.h"
+#include "ops/cuda/zipper_wide_activations.h"
 
 namespace quatrain::ops::zipper {
 
-/// The tensor map of the codes: boxes of 128 columns x `box` tokens, swizzled for wgmma.
-CUtensorMap code_map(const DeviceActivations& x, int box);
+/// The tensor map of a matrix of `rows` rows of `row_bytes` bytes, whole multiples of 128: boxes of 128 bytes
+/// of `box` rows, swizzled for wgmma.
+CUtensorMap byte_map(const void* data, int64_t row_bytes, int64_t rows, int box);
 
-/// The wide kernel with tiles of 128 or 256 tokens.
-void launch_wide(int tile_tokens, const Params& params, const DeviceActivations& x, cudaStream_t stream,
-                 bool overlap);
+/// The wide kernel with tiles of 128 or 256 tokens, after a kernel that prepares x in `scratch`.
+void launch_wide(int tile_tokens, const Params& params, const DeviceActivations& x, WideActivations& scratch,
+                 cudaStream_t stream, bool overlap);
 
 /// `clusters` clusters of `cluster` CTAs.
 template <typename Kernel, typename... Args>

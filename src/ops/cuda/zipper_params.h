@@ -55,4 +55,9 @@ struct Params : Operands {
   int* arrived;
 };
 
+/// The wide kernel's: Operands::scale and token_stride are of WideActivations, zero is unused.
+struct WideParams : Params {
+  const float2* token;
+};
+
 }  // namespace quatrain::ops::zipper

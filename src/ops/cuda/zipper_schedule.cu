@@ -42,16 +42,19 @@ ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processor
 namespace {
 
 // What a tile costs in microseconds, fitted to `zipper_gemm_cuda_bench --sweep` on an H200 (within 10 % of
-// what docs/measurements/gpu.md lists from 64 tokens on). Only the choice depends on them, no result.
+// what docs/measurements/gpu.md lists from 128 tokens on). Only the choice depends on them, no result.
 struct TileCost {
   ZipperPlan::Kernel kernel;
   int tokens, cluster;
-  double step, end;  // 128 columns; scales, biases and stores
-  double exchange;   // of partial sums where tiles are shared; 0: they cannot be
+  double step[4];   // 128 columns, by blocks of 64 tokens that there are
+  double end;       // scales, biases and stores
+  double exchange;  // of partial sums where tiles are shared; 0: they cannot be
+  double before;    // the product: activations are prepared
 };
-constexpr TileCost kTileCosts[] = {{ZipperPlan::Kernel::Gemm, 64, 1, 0.47, 0.0, 8.0},
-                                   {ZipperPlan::Kernel::Wide, 128, 2, 0.62, 1.2, 11.0},
-                                   {ZipperPlan::Kernel::Wide, 256, 2, 1.07, 3.0, 0.0}};
+constexpr TileCost kTileCosts[] = {
+    {ZipperPlan::Kernel::Gemm, 64, 1, {0.475, 0.475, 0.475, 0.475}, 3.0, 8.5, 0.0},
+    {ZipperPlan::Kernel::Wide, 128, 2, {0.68, 0.68, 0.68, 0.68}, 0.9, 14.0, 5.0},
+    {ZipperPlan::Kernel::Wide, 256, 2, {0.69, 0.69, 0.82, 1.0}, 1.2, 0.0, 5.0}};
 
 }  // namespace
 
@@ -68,18 +71,19 @@ ZipperPlan plan_many(int64_t tokens, int64_t tiles, int64_t steps, int processor
       least = time;
       best = {cost.kernel, cost.tokens, static_cast<int>(std::min(workers, slots)), 0, stream_k};
     };
-    consider(waves * (cost.end + static_cast<double>(steps) * cost.step), outputs, false);
+    const double step = cost.step[std::min<int64_t>((tokens + 63) / 64, 4) - 1];
+    consider(cost.before + waves * (cost.end + static_cast<double>(steps) * step), outputs, false);
     if (cost.exchange == 0) continue;
     const double share = static_cast<double>(outputs * steps) / static_cast<double>(slots);
-    consider(cost.exchange + waves * cost.end + share * cost.step, std::max<int64_t>(outputs * steps / 4, 1),
-             true);
+    consider(cost.before + cost.exchange + waves * cost.end + share * step,
+             std::max<int64_t>(outputs * steps / 4, 1), true);
   }
   return best;
 }
 
 ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors,
                        bool wide) {
-  if (wide && tokens > 64) return plan_many(tokens, tiles, steps, processors);
+  if (wide && tokens > kMostTileTokens) return plan_many(tokens, tiles, steps, processors);
   if (tokens > 16) return plan_gemm(tokens, tiles, steps, processors);
   const ZipperPlan decode = plan_decode(tokens, rows, processors);
   // Measured on an H200 (docs/measurements/gpu.md): from 9 tokens on, with 8 strips an SM and more, the

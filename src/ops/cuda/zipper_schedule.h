@@ -18,7 +18,9 @@ struct ZipperPlan {
 ZipperPlan plan_decode(int64_t tokens, int64_t rows, int processors);
 /// GEMM: token tile and schedule by what was measured.
 ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processors);
-/// From 65 tokens on, where the wide kernel takes the matrix: the cheapest by what tiles of 64 tokens and
+/// Above these tokens the wide kernel is a choice.
+inline constexpr int64_t kMostTileTokens = 64;
+/// From then on, where the wide kernel takes the matrix: the cheapest by what tiles of 64 tokens and
 /// wide ones of 128 and 256 were measured to cost, whole or in equal shares.
 ZipperPlan plan_many(int64_t tokens, int64_t tiles, int64_t steps, int processors);
 /// The fastest for `tokens` rows against a matrix of `rows` rows, tiles x steps chunks, on a GPU of

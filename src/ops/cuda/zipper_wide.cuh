@@ -1,11 +1,13 @@
 // The zipper GEMM for many tokens on Hopper (sm_90a); docs/zipper.md explains it with a drawing.
 //
-// Tokens are the rows of the product (wgmma's A), weights its columns (B), both from shared memory. A thread
-// then holds results of two tokens a block of 64: a drain is a conversion and a multiply-add a result, with
-// two scales in registers. Warps of their own widen the weights, once a CTA, into shared memory.
+// Tokens are the rows of the product (wgmma's A), weights its columns (B), both unsigned bytes in shared
+// memory. A thread then holds results of two tokens a block of 64, and a drain is one multiply-add a result:
+// bytes that are not negative have sums below 2^24, and such an integer, read as an FP32 number, is its
+// 2^-149th. Warps of their own widen the weights, once a CTA, into shared memory.
 #pragma once
 
 #include "ops/cuda/zipper_pipeline.cuh"
+#include "ops/cuda/zipper_wide_activations.h"
 
 namespace quatrain::ops::zipper {
 
@@ -16,7 +18,6 @@ struct WideShape {
   static constexpr int kBlocks = kBlocksValue;  // of 64 tokens a math warpgroup
   static constexpr int kTokens = 128 * kBlocks;
   static constexpr int kCluster = 2;  // CTAs of neighbouring row tiles and the same tokens, which they share
-  static constexpr int kDrain = 128, kDrains = 1;
   static constexpr int kMathGroups = 2, kMathThreads = 128 * kMathGroups;
   static constexpr int kWidenWarps = kBlocks == 1 ? 10 : 6;
   // And two warps of copies, in whole warpgroups, by which registers are dealt out.
@@ -30,17 +31,17 @@ struct WideShape {
   static constexpr int kWideBytes = kTileRows * kStepColumns;
   static constexpr int kStripBytes = strip_bytes(128, false);
   static constexpr int kChunkBytes = kStrips * kStripBytes;
-  static constexpr int kScaleBytes = kTokens * 8;  // scales, then zeros
-  static constexpr int kSumBytes = kTileRows * 2;  // S
-  static constexpr int kSumLanes = 4;              // 16 bytes each, of a pair of strips
+  static constexpr int kScaleBytes = kTokens * 4;
   static constexpr int kStages = kBlocks == 1 ? 4 : 3, kPackedStages = 4;
+  // S of steps that a step of zeros may still need, while those after it are widened.
+  static constexpr int kSumSlots = kZeroSteps + 2 * kStages, kSumBytes = kTileRows * 2;
   static constexpr int kHeaderBytes = 1024;                  // barriers, presence masks, flags
   static constexpr int kSharedBytes = 1024 + kHeaderBytes +  // 1,024 for alignment
-                                      kStages * (kCodeBytes + kWideBytes + kScaleBytes + kSumBytes) +
-                                      kPackedStages * (kChunkBytes + kStrips * kBlockBytes);
+                                      kStages * (kCodeBytes + kWideBytes + kScaleBytes) +
+                                      kPackedStages * (kChunkBytes + kStrips * kBlockBytes) +
+                                      kSumSlots * kSumBytes;
   static_assert(kSharedBytes <= 227 * 1024);
-  // A widening warp moves on by a ring's length at most.
-  static_assert((kStrips / 2 - 1 + kWidenWarps) / (kStrips / 2) <= kStages);
+  static_assert(kWidenWarps >= kStrips / 2, "a warp has a pair of strips a step at most");
 };
 
 // Two rings: what is copied as it lies in memory, and what the products read.
@@ -48,7 +49,8 @@ template <typename S>
 struct WideShared {
   WeightRing packed;
   CodeRing codes;
-  uint32_t wide, sums;  // beside the codes
+  uint32_t wide;  // beside the codes
+  uint32_t sums;  // ring of kSumSlots: S of a step's rows
   uint32_t last_flags;
 
   __device__ explicit WideShared(uint32_t at) {
@@ -58,60 +60,203 @@ struct WideShared {
     packed.residual = packed.chunks + S::kPackedStages * S::kChunkBytes;
     codes.scales = packed.residual + S::kPackedStages * kStrips * kBlockBytes;
     sums = codes.scales + S::kStages * S::kScaleBytes;
-    codes.barriers.at = sums + S::kStages * S::kSumBytes;
+    codes.barriers.at = sums + S::kSumSlots * S::kSumBytes;
     packed.barriers.at = codes.barriers.at + Barriers::kBytes;
     packed.presence = packed.barriers.at + Barriers::kBytes;
     last_flags = packed.presence + 4 * 16;
   }
 };
 
-// A warp widens every kWidenWarps-th pair of strips into B tiles as the tensor map would write them.
+// A worker's segments. Tiles of 256 tokens are not shared, which needs fewer registers.
 template <typename S>
-__device__ void widen_weights(const Params& p, const WideShared<S>& shared, int worker, int warp, int lane) {
+class WideSegments {
+ public:
+  __device__ WideSegments(const WideParams& p, int worker)
+      : schedule_(p.schedule), worker_(worker), cursor_(schedule_.start(worker)), tile_(worker) {}
+  __device__ bool next(ZipperSegment& out) {
+    if constexpr (S::kBlocks == 1) return schedule_.next(worker_, cursor_, out);
+    if (tile_ >= schedule_.row_tiles * schedule_.token_tiles) return false;
+    out = schedule_.segment(tile_, 0, schedule_.steps);
+    tile_ += schedule_.workers;
+    return true;
+  }
+
+ private:
+  const ZipperSchedule& schedule_;
+  int worker_;
+  int64_t cursor_;
+  int tile_;
+};
+
+// Does a step of zeros follow, of the up to kZeroSteps steps before that are the segment's?
+__device__ __forceinline__ bool zeros_follow(int step, const ZipperSegment& segment) {
+  return step % kZeroSteps == kZeroSteps - 1 || step + 1 == segment.last_step;
+}
+
+// One lane: codes and scales, or zeros. Each CTA fetches its share of the tokens for both.
+template <typename S>
+__device__ void copy_wide_activations(const WideParams& p, const CUtensorMap* codes, const CUtensorMap* zeros,
+                                      const CodeRing& to, int worker, int rank) {
+  ptx::prefetch_tensor_map(codes);
+  ptx::prefetch_tensor_map(zeros);
+  ptx::wait_for_previous_kernel();
+  Ring<S::kStages> ring;
+  ZipperSegment segment;
+  constexpr int kShare = S::kTokens / S::kCluster;
+  for (WideSegments<S> segments(p, worker); segments.next(segment);) {
+    const int token = segment.token_tile * S::kTokens;
+    // A tile of 256 tokens may reach past what the arrays hold, in multiples of 128 tokens.
+    const uint32_t scale_bytes = 4 * min(S::kTokens, static_cast<int>(p.token_stride) - token);
+    const auto copy = [&](const CUtensorMap* map, int column, uint32_t other_bytes) {
+      const uint32_t full = to.barriers.full(ring.stage);
+      ptx::barrier_wait(to.barriers.empty(ring.stage), ring.parity ^ 1);
+      ptx::barrier_arrive_expect(full, S::kCodeBytes + other_bytes);
+      ptx::tensor_copy_multicast(to.codes + ring.stage * S::kCodeBytes + rank * kShare * kStepColumns, map,
+                                 column, token + rank * kShare, full, (1 << S::kCluster) - 1);
+    };
+    for (int step = segment.first_step; step < segment.last_step; ++step) {
+      copy(codes, step * kStepColumns, scale_bytes);
+      ptx::bulk_copy(to.scales + ring.stage * S::kScaleBytes, p.scale + step * p.token_stride + token,
+                     scale_bytes, to.barriers.full(ring.stage));
+      ring.advance();
+      if (!zeros_follow(step, segment)) continue;
+      copy(zeros, step / kZeroSteps * kStepColumns, 0);
+      ring.advance();
+    }
+  }
+}
+
+// Half of a strip, 8 words of nibbles a lane, as bytes (16 * hi + lo) ^ flip where the tensor map would have
+// written them. `rows`: where the lane stores its first.
+__device__ __forceinline__ void store_flipped(const uint4& dense, const uint4* residual, uint32_t flip,
+                                              uint32_t rows) {
+  const uint32_t x[4] = {dense.x, dense.y, dense.z, dense.w};
+  uint32_t a[8];
+  if (residual != nullptr) {
+    widen(dense, *residual, a);
+#pragma unroll
+    for (uint32_t& word : a) word ^= flip;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      a[2 * i] = (x[i] & 0xF0F0F0F0u) ^ flip;
+      a[2 * i + 1] = (x[i] << 4 & 0xF0F0F0F0u) ^ flip;
+    }
+  }
+  ptx::store_matrices(rows, a);
+  ptx::store_matrices(rows ^ 32, a + 4);
+}
+
+// Two strips of a step as a B tile, once `empty` says that its place is. `rows`: where the lane stores;
+// `sums`: for the strips' S.
+template <typename S>
+__device__ __forceinline__ void widen_pair(const WideShared<S>& shared, int from, int pair, uint32_t rows,
+                                           uint32_t sums, uint32_t flip, uint32_t empty, uint32_t parity,
+                                           int lane) {
+  const uint32_t presence = ptx::load_shared<uint32_t>(shared.packed.presence + 4 * from);
+  const uint32_t chunk = shared.packed.chunks + from * S::kChunkBytes + 2 * pair * S::kStripBytes + lane * 16;
+  // Blocks lie in the order of the strips that have one.
+  uint32_t residual = shared.packed.residual + lane * 16 +
+                      (from * kStrips + __popc(presence & ((1u << 2 * pair) - 1))) * kBlockBytes;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint4 low = ptx::load_shared<uint4>(chunk + i * S::kStripBytes);
+    const uint4 high = ptx::load_shared<uint4>(chunk + i * S::kStripBytes + kBlockBytes / 2);
+    const uint32_t at = rows + i * (16 * kStepColumns);
+    if (i == 0) ptx::barrier_wait(empty, parity);
+    if (presence >> (2 * pair + i) & 1) {
+      const uint4 low_rest = ptx::load_shared<uint4>(residual);
+      const uint4 high_rest = ptx::load_shared<uint4>(residual + kBlockBytes / 2);
+      residual += kBlockBytes;
+      store_flipped(low, &low_rest, flip, at);
+      store_flipped(high, &high_rest, flip, at ^ 64);
+    } else {
+      store_flipped(low, nullptr, flip, at);
+      store_flipped(high, nullptr, flip, at ^ 64);
+    }
+  }
+  // S lies after a strip's nibbles: 32 bytes each.
+  if (lane < 4)
+    ptx::store_shared(sums + lane * 16,
+                      ptx::load_shared<uint4>(chunk + kBlockBytes + lane / 2 * (S::kStripBytes - 32)));
+}
+
+// Two strips of the B tile of a step of zeros: S of up to kZeroSteps steps, one a lane, in 64 bytes of FP16 a
+// row, and in the next 64 what FP16 rounds off. `sums`: the lane's strips' S.
+__device__ __forceinline__ void store_row_sums(uint32_t sums, bool active, uint32_t wide, int lane) {
+  asm volatile("" : "+r"(lane));  // else addresses that only this needs are kept in registers all the time
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i, sums += 32, wide += 16 * kStepColumns) {
+    uint4 halves[2] = {};
+    if (active) {
+      halves[0] = ptx::load_shared<uint4>(sums);
+      halves[1] = ptx::load_shared<uint4>(sums + 16);
+    }
+    const uint32_t words[8] = {halves[0].x, halves[0].y, halves[0].z, halves[0].w,
+                               halves[1].x, halves[1].y, halves[1].z, halves[1].w};
+#pragma unroll
+    for (int row = 0; row < 16; ++row) {
+      const int sum = static_cast<int16_t>(words[row / 2] >> row % 2 * 16);
+      const __half upper = __int2half_rn(sum);
+      const __half lower = __int2half_rn(sum - __half2int_rn(upper));
+      const uint32_t at = wide + row * kStepColumns + lane % 8 * 2;
+      ptx::store_shared(at + (lane / 8 ^ row % 8) * 16, upper);
+      ptx::store_shared(at + (lane / 8 + 4 ^ row % 8) * 16, lower);
+    }
+  }
+}
+
+// A warp takes every kWidenWarps-th pair of strips. Codes c become c + 128 in even steps and 127 - c in odd
+// ones, whose scales are negative: what that adds to the sums cancels on the way, before p.token takes the
+// rest away.
+template <typename S>
+__device__ void widen_weights(const WideParams& p, const WideShared<S>& shared, int worker, int warp) {
+  const int lane = threadIdx.x % 32;
   // A store takes 16 rows of two of the eight 16-byte columns of the swizzle; a lane names one of its rows.
-  const uint32_t wide = shared.wide + lane % 16 * kStepColumns + (lane / 16 ^ lane % 8) * 16;
-  const uint32_t sums = shared.sums + lane * 16;
-  const uint32_t lane_sums = lane / 2 % 2 * S::kStripBytes + kBlockBytes + lane % 2 * 16;
+  const uint32_t lane_rows = shared.wide + lane % 16 * kStepColumns + (lane / 16 ^ lane % 8) * 16;
   Ring<S::kPackedStages> from;
   Ring<S::kStages> to;
-  int pair = warp;
-  const int pairs = static_cast<int>(p.schedule.steps_of(worker)) * (kStrips / 2);
-  for (int left = pairs - warp; left > 0; left -= S::kWidenWarps) {
-    from.advance(pair / (kStrips / 2));
-    to.advance(pair / (kStrips / 2));
-    pair %= kStrips / 2;
-    ptx::barrier_wait(shared.packed.barriers.full(from.stage), from.parity);
-    const uint32_t dense = shared.packed.chunks + from.stage * S::kChunkBytes + pair * (2 * S::kStripBytes);
-    const uint32_t presence = ptx::load_shared<uint32_t>(shared.packed.presence + 4 * from.stage);
-    ptx::barrier_wait(shared.codes.barriers.empty(to.stage), to.parity ^ 1);
-    const uint32_t at = wide + to.stage * S::kWideBytes + pair * (2 * 16 * kStepColumns);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t strip = dense + i * S::kStripBytes + lane * 16, rows = at + i * (16 * kStepColumns);
-      const uint4 low = ptx::load_shared<uint4>(strip),
-                  high = ptx::load_shared<uint4>(strip + kBlockBytes / 2);
-      uint32_t a[16];
-      if (presence >> (2 * pair + i) & 1) {
-        // Blocks lie in the order of the strips that have one.
-        const int block = from.stage * kStrips + __popc(presence & ((1u << (2 * pair + i)) - 1));
-        const uint32_t residual = shared.packed.residual + block * kBlockBytes + lane * 16;
-        widen(low, ptx::load_shared<uint4>(residual), a);
-        widen(high, ptx::load_shared<uint4>(residual + kBlockBytes / 2), a + 8);
-      } else {
-        widen(low, a);
-        widen(high, a + 8);
-      }
-#pragma unroll
-      for (int k = 0; k < 4; ++k) ptx::store_matrices(rows ^ k * 32, a + 4 * k);
-    }
-    if (lane < S::kSumLanes)
-      ptx::store_shared(sums + to.stage * S::kSumBytes + pair * (2 * 32),
-                        ptx::load_shared<uint4>(dense + lane_sums));
+  int slot = 0;
+  int pair = warp;         // of the step at hand, or beyond it
+  const auto done = [&] {  // the pair is written
     ptx::fence_async_shared();
     __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(shared.packed.barriers.empty(from.stage));
-    if (lane < S::kSumLanes) ptx::barrier_arrive(shared.codes.barriers.full(to.stage));
+    if (lane == 0) ptx::barrier_arrive(shared.codes.barriers.full(to.stage));
     pair += S::kWidenWarps;
+  };
+  const auto next = [&] {
+    pair -= kStrips / 2;
+    to.advance();
+  };
+  ZipperSegment segment;
+  for (WideSegments<S> segments(p, worker); segments.next(segment);) {
+    for (int step = segment.first_step; step < segment.last_step; ++step) {
+      if (pair < kStrips / 2) {
+        ptx::barrier_wait(shared.packed.barriers.full(from.stage), from.parity);
+        widen_pair<S>(
+            shared, from.stage, pair, lane_rows + to.stage * S::kWideBytes + pair * (32 * kStepColumns),
+            shared.sums + slot * S::kSumBytes + pair * 64, step % 2 == 0 ? 0x80808080u : 0x7F7F7F7Fu,
+            shared.codes.barriers.empty(to.stage), to.parity ^ 1, lane);
+        done();
+        if (lane == 0) ptx::barrier_arrive(shared.packed.barriers.empty(from.stage));
+      }
+      next();
+      from.advance();
+      if (zeros_follow(step, segment)) {
+        ptx::named_barrier_sync(3, 32 * S::kWidenWarps);  // the others' S
+        if (pair < kStrips / 2) {
+          ptx::barrier_wait(shared.codes.barriers.empty(to.stage), to.parity ^ 1);
+          const int back = step % kZeroSteps - lane;  // the lane's step is so many steps before this one
+          const int of = slot - back < 0 ? slot - back + S::kSumSlots : slot - back;
+          store_row_sums(shared.sums + of * S::kSumBytes + pair * 64,
+                         back >= 0 && step - back >= segment.first_step,
+                         shared.wide + to.stage * S::kWideBytes + pair * (32 * kStepColumns), lane);
+          done();
+        }
+        next();
+      }
+      slot = slot + 1 == S::kSumSlots ? 0 : slot + 1;
+    }
   }
 }
 
@@ -131,9 +276,11 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int lane) {
 }
 
 // Scale, bias and store of 64 tokens x 128 rows: the thread's tokens are `token` and token + 8.
-__device__ __forceinline__ void finish_wide(const Params& p, int row0, int token, int lane,
+__device__ __forceinline__ void finish_wide(const WideParams& p, int row0, int token, int lane,
                                             float (&sums)[64]) {
   if (row0 >= p.rows) return;
+  const float2 unit0 = token < p.tokens ? p.token[token] : float2{};
+  const float2 unit1 = token + 8 < p.tokens ? p.token[token + 8] : float2{};
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
     const int row = row0 + 8 * j + lane % 4 * 2;
@@ -142,7 +289,8 @@ __device__ __forceinline__ void finish_wide(const Params& p, int row0, int token
         p.bias != nullptr ? __ldg(reinterpret_cast<const float2*>(p.bias + row)) : make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      sums[4 * j + i] = fmaf(sums[4 * j + i], i % 2 == 0 ? scale.x : scale.y, i % 2 == 0 ? bias.x : bias.y);
+      sums[4 * j + i] = fmaf((sums[4 * j + i] + (i < 2 ? unit0.x : unit1.x)) * (i < 2 ? unit0.y : unit1.y),
+                             i % 2 == 0 ? scale.x : scale.y, i % 2 == 0 ? bias.x : bias.y);
   }
   const bool whole_rows = row0 + kTileRows <= p.rows;
   if (!p.y_fp32 && whole_rows && p.y_stride % 8 == 0 && (reinterpret_cast<uintptr_t>(p.y) & 15) == 0) {
@@ -187,40 +335,43 @@ __device__ __forceinline__ void finish_wide(const Params& p, int row0, int token
 }
 
 // sums += one step's products of 64 tokens x 128 rows. codes, wide: descriptors; scales: the address of the
-// thread's first token's; row_sums: that of the thread's first S.
-template <typename S>
+// thread's first token's. read() is called when the operands have been.
+template <typename Read>
 __device__ __forceinline__ void multiply_block(uint32_t codes, uint32_t wide, uint32_t scales,
-                                               uint32_t row_sums, float (&sums)[S::kResults]) {
-  int d[S::kResults];
+                                               float (&sums)[64], const Read& read) {
+  int d[64];
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 4; ++k) ptx::wgmma(d, codes + 2 * k, wide + 2 * k, k > 0);
   ptx::wgmma_commit();
   // Under the products.
   const float scale0 = ptx::load_shared<float>(scales), scale1 = ptx::load_shared<float>(scales + 8 * 4);
-  const auto zero0 = ptx::load_shared<int>(scales + S::kTokens * 4),
-             zero1 = ptx::load_shared<int>(scales + (S::kTokens + 8) * 4);
-  const bool shifted = __any_sync(~0u, (zero0 | zero1) != 0);
   ptx::wgmma_wait<0>();
-  if (shifted) {
+  read();
+  // 0 <= d < 2^23: a denormal number, which multiply-adds take at full speed.
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      const uint32_t pair = ptx::load_shared<uint32_t>(row_sums + 16 * j);
-      const int s0 = static_cast<int16_t>(pair & 0xFFFF), s1 = static_cast<int>(pair) >> 16;
-      d[4 * j] -= zero0 * s0;
-      d[4 * j + 1] -= zero0 * s1;
-      d[4 * j + 2] -= zero1 * s0;
-      d[4 * j + 3] -= zero1 * s1;
-    }
-  }
-  // |d| < 2^30, so the conversion rounds once at most, as a product of FP32 does.
+  for (int i = 0; i < 64; ++i) sums[i] = fmaf(i % 4 < 2 ? scale0 : scale1, __int_as_float(d[i]), sums[i]);
+}
+
+// sums -= zeros times S of up to kZeroSteps steps: both are pairs of FP16 numbers, whose lower ones' product
+// is below what FP32 holds.
+template <typename Read>
+__device__ __forceinline__ void subtract_zeros(uint32_t zeros, uint32_t row_sums, float (&sums)[64],
+                                               const Read& read) {
+  float d[64];
+  ptx::wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < S::kResults; ++i)
-    sums[i] = fmaf(i % 4 < 2 ? scale0 : scale1, __int2float_rn(d[i]), sums[i]);
+  for (int k = 0; k < 6; ++k)
+    ptx::wgmma(d, zeros + 2 * (k % 4), row_sums + (k < 4 ? 2 * (k % 2) : 2 * (k - 2)), k > 0);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  read();
+#pragma unroll
+  for (int i = 0; i < 64; ++i) sums[i] = fmaf(-0x1p-23f, d[i], sums[i]);
 }
 
 template <typename S>
-__device__ void multiply_wide(const Params& p, const WideShared<S>& shared, int worker, int rank) {
+__device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, int worker, int rank) {
   // Through a shuffle the compiler knows them to be uniform, and keeps addresses out of vector registers.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
   const int lane = threadIdx.x % 32;
@@ -230,31 +381,53 @@ __device__ void multiply_wide(const Params& p, const WideShared<S>& shared, int 
   const uint32_t empty = empty_barriers<S>(shared.codes.barriers, lane);
   Ring<S::kStages> ring;
   ZipperSegment segment;
+  constexpr uint32_t kSecond = 128 * kStepColumns / 16;  // the second block, in descriptors
+  ptx::wait_for_previous_kernel();                       // p.token is its
   float sums[S::kBlocks][S::kResults];
-  for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
+  for (WideSegments<S> segments(p, worker); segments.next(segment);) {
     const int row0 = (segment.row_tile * S::kCluster + rank) * kTileRows;
     // The end reads scales and biases in a chain: let them lie in L1 by then.
     if (lane < 4 && row0 < p.rows) {
       ptx::prefetch_l1(p.row_scale + row0 + lane * 32);
       if (p.bias != nullptr) ptx::prefetch_l1(p.bias + row0 + lane * 32);
     }
+    const int token = segment.token_tile * S::kTokens + mine;
+#pragma unroll
+    for (int b = 0; b < S::kBlocks; ++b)
+      if (token + 128 * b < p.tokens) ptx::prefetch_l1(p.token + token + 128 * b);
 #pragma unroll
     for (int b = 0; b < S::kBlocks; ++b)
 #pragma unroll
       for (int i = 0; i < S::kResults; ++i) sums[b][i] = 0;
+    // Blocks past the last token are left out: the other warpgroup has the tensor cores to itself.
+    const int first_token = segment.token_tile * S::kTokens + group * 64;
+    const bool one = first_token < p.tokens, two = S::kBlocks == 2 && first_token + 128 < p.tokens;
     for (int step = segment.first_step; step < segment.last_step; ++step) {
-      const int stage = ring.stage;
+      int stage = ring.stage;
+      const auto read = [&] { release<S>(empty, stage, lane); };
+      const auto read_if_last = [&] {
+        if (!two) read();
+      };
+      const auto left = [&] { return codes + stage * (S::kCodeBytes / 16); };
+      const auto right = [&] { return wide + stage * (S::kWideBytes / 16); };
       ptx::barrier_wait(shared.codes.barriers.full(stage), ring.parity);
       ring.advance();
-      const uint32_t left = codes + stage * (S::kCodeBytes / 16), right = wide + stage * (S::kWideBytes / 16);
       const uint32_t scales = shared.codes.scales + stage * S::kScaleBytes + mine * 4;
-      const uint32_t row_sums = shared.sums + stage * S::kSumBytes + lane % 4 * 4;
-      multiply_block<S>(left, right, scales, row_sums, sums[0]);
-      if constexpr (S::kBlocks == 2)
-        multiply_block<S>(left + 128 * kStepColumns / 16, right, scales + 128 * 4, row_sums, sums[1]);
-      release<S>(empty, stage, lane);
+      if (one)
+        multiply_block(left(), right(), scales, sums[0], read_if_last);
+      else
+        read();
+      if (two) multiply_block(left() + kSecond, right(), scales + 128 * 4, sums[S::kBlocks - 1], read);
+      if (!zeros_follow(step, segment)) continue;
+      stage = ring.stage;
+      ptx::barrier_wait(shared.codes.barriers.full(stage), ring.parity);
+      ring.advance();
+      if (one)
+        subtract_zeros(left(), right(), sums[0], read_if_last);
+      else
+        read();
+      if (two) subtract_zeros(left() + kSecond, right(), sums[S::kBlocks - 1], read);
     }
-    const int token = segment.token_tile * S::kTokens + mine;
     if constexpr (S::kBlocks == 1) {
       const bool whole = segment.first_step == 0 && segment.last_step == p.schedule.steps;
       if (!whole &&
@@ -268,34 +441,40 @@ __device__ void multiply_wide(const Params& p, const WideShared<S>& shared, int 
 
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    wide_kernel(const __grid_constant__ CUtensorMap codes, const __grid_constant__ Params p) {
+    wide_kernel(const __grid_constant__ CUtensorMap codes, const __grid_constant__ CUtensorMap zeros,
+                const __grid_constant__ WideParams p) {
   extern __shared__ uint8_t raw[];
-  const WideShared<S> shared(ptx::shared_base(raw, 1024));
-  const int worker = blockIdx.x / S::kCluster, rank = static_cast<int>(ptx::cluster_rank());
+  // Each role finds out anew where it is: what all share would be kept in registers that some do not have.
+  const auto shared_memory = [] { return WideShared<S>(ptx::shared_base(raw, 1024)); };
+  const auto worker = [] { return static_cast<int>(blockIdx.x / S::kCluster); };
+  const auto rank = [] { return static_cast<int>(ptx::cluster_rank()); };
   if (threadIdx.x == 0) {
+    const WideShared<S> shared = shared_memory();
     for (int i = 0; i < S::kPackedStages; ++i) {
       ptx::barrier_init(shared.packed.barriers.full(i), 1);
       ptx::barrier_init(shared.packed.barriers.empty(i), kStrips / 2);
     }
     for (int i = 0; i < S::kStages; ++i) {
-      // The copies, and the pairs of strips: each lane that stores S answers for itself.
-      ptx::barrier_init(shared.codes.barriers.full(i), 1 + kStrips / 2 * S::kSumLanes);
+      ptx::barrier_init(shared.codes.barriers.full(i),
+                        1 + kStrips / 2);  // the copies, and the pairs of strips
       ptx::barrier_init(shared.codes.barriers.empty(i), S::kCluster * S::kMathThreads / 32);
     }
     ptx::fence_barrier_init();
   }
   ptx::cluster_sync();
   ptx::allow_next_kernel();
-  const int lane = threadIdx.x % 32;
   if (threadIdx.x >= S::kMathThreads) {
     ptx::registers_decrease<S::kOtherRegisters>();
+    const WideShared<S> shared = shared_memory();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0) - S::kMathThreads / 32;
-    if (warp < S::kWidenWarps) widen_weights<S>(p, shared, worker, warp, lane);
-    if (warp == S::kWidenWarps) copy_weights<S, S::kPackedStages>(p, shared.packed, worker, rank, lane);
-    if (warp == S::kWidenWarps + 1 && lane == 0) copy_activations<S>(p, &codes, shared.codes, worker, rank);
+    if (warp < S::kWidenWarps) widen_weights<S>(p, shared, worker(), warp);
+    if (warp == S::kWidenWarps)
+      copy_weights<S, S::kPackedStages>(p, shared.packed, worker(), rank(), threadIdx.x % 32);
+    if (warp == S::kWidenWarps + 1 && threadIdx.x % 32 == 0)
+      copy_wide_activations<S>(p, &codes, &zeros, shared.codes, worker(), rank());
   } else {
     ptx::registers_increase<S::kMathRegisters>();
-    multiply_wide<S>(p, shared, worker, rank);
+    multiply_wide<S>(p, shared_memory(), worker(), rank());
   }
   // No CTA may leave while another of its cluster still arrives on its barriers.
   __syncwarp();
