@@ -42,6 +42,7 @@ struct WideShape {
                                       kSumSlots * kSumBytes;
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(kWidenWarps >= kStrips / 2, "a warp has a pair of strips a step at most");
+  static_assert(kStages <= kPackedStages, "an empty place says that the packed stage before has come");
 };
 
 // Two rings: what is copied as it lies in memory, and what the products read.
@@ -147,12 +148,10 @@ __device__ __forceinline__ void store_flipped(const uint4& dense, const uint4* r
   ptx::store_matrices(rows ^ 32, a + 4);
 }
 
-// Two strips of a step as a B tile, once `empty` says that its place is. `rows`: where the lane stores;
-// `sums`: for the strips' S.
+// Two strips of a step as a B tile. `rows`: where the lane stores; `sums`: for the strips' S.
 template <typename S>
 __device__ __forceinline__ void widen_pair(const WideShared<S>& shared, int from, int pair, uint32_t rows,
-                                           uint32_t sums, uint32_t flip, uint32_t empty, uint32_t parity,
-                                           int lane) {
+                                           uint32_t sums, uint32_t flip, int lane) {
   const uint32_t presence = ptx::load_shared<uint32_t>(shared.packed.presence + 4 * from);
   const uint32_t chunk = shared.packed.chunks + from * S::kChunkBytes + 2 * pair * S::kStripBytes + lane * 16;
   // Blocks lie in the order of the strips that have one.
@@ -163,7 +162,6 @@ __device__ __forceinline__ void widen_pair(const WideShared<S>& shared, int from
     const uint4 low = ptx::load_shared<uint4>(chunk + i * S::kStripBytes);
     const uint4 high = ptx::load_shared<uint4>(chunk + i * S::kStripBytes + kBlockBytes / 2);
     const uint32_t at = rows + i * (16 * kStepColumns);
-    if (i == 0) ptx::barrier_wait(empty, parity);
     if (presence >> (2 * pair + i) & 1) {
       const uint4 low_rest = ptx::load_shared<uint4>(residual);
       const uint4 high_rest = ptx::load_shared<uint4>(residual + kBlockBytes / 2);
@@ -232,11 +230,13 @@ __device__ void widen_weights(const WideParams& p, const WideShared<S>& shared, 
   for (WideSegments<S> segments(p, worker); segments.next(segment);) {
     for (int step = segment.first_step; step < segment.last_step; ++step) {
       if (pair < kStrips / 2) {
+        // In this order: a warp leaves steps out, and parity tells a phase only from its neighbours. A place
+        // that is empty says that the packed stage's last step has come, so that the parity means this one.
+        ptx::barrier_wait(shared.codes.barriers.empty(to.stage), to.parity ^ 1);
         ptx::barrier_wait(shared.packed.barriers.full(from.stage), from.parity);
         widen_pair<S>(
             shared, from.stage, pair, lane_rows + to.stage * S::kWideBytes + pair * (32 * kStepColumns),
-            shared.sums + slot * S::kSumBytes + pair * 64, step % 2 == 0 ? 0x80808080u : 0x7F7F7F7Fu,
-            shared.codes.barriers.empty(to.stage), to.parity ^ 1, lane);
+            shared.sums + slot * S::kSumBytes + pair * 64, step % 2 == 0 ? 0x80808080u : 0x7F7F7F7Fu, lane);
         done();
         if (lane == 0) ptx::barrier_arrive(shared.packed.barriers.empty(from.stage));
       }
@@ -374,7 +374,8 @@ template <typename S>
 __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, int worker, int rank) {
   // Through a shuffle the compiler knows them to be uniform, and keeps addresses out of vector registers.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
-  const int lane = threadIdx.x % 32;
+  int lane = threadIdx.x % 32;
+  asm volatile("" : "+r"(lane));  // else it is read from a special register between the products
   const int mine = group * 64 + warp * 16 + lane / 4;  // the thread also has token + 8
   const uint32_t codes = ptx::wgmma_descriptor(shared.codes.codes + group * 64 * kStepColumns);
   const uint32_t wide = ptx::wgmma_descriptor(shared.wide);
