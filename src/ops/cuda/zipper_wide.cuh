@@ -43,6 +43,9 @@ struct WideShape {
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(kWidenWarps >= kStrips / 2, "a warp has a pair of strips a step at most");
   static_assert(kStages <= kPackedStages, "an empty place says that the packed stage before has come");
+  static_assert(
+      (kStrips / 2 - 1 + kWidenWarps) / (kStrips / 2) <= kStages,
+      "a widening warp moves on by a ring's length at most: parity tells a place from the one before");
 };
 
 // Two rings: what is copied as it lies in memory, and what the products read.
@@ -374,8 +377,7 @@ template <typename S>
 __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, int worker, int rank) {
   // Through a shuffle the compiler knows them to be uniform, and keeps addresses out of vector registers.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
-  int lane = threadIdx.x % 32;
-  asm volatile("" : "+r"(lane));  // else it is read from a special register between the products
+  const int lane = threadIdx.x % 32;
   const int mine = group * 64 + warp * 16 + lane / 4;  // the thread also has token + 8
   const uint32_t codes = ptx::wgmma_descriptor(shared.codes.codes + group * 64 * kStepColumns);
   const uint32_t wide = ptx::wgmma_descriptor(shared.wide);
