@@ -6,7 +6,7 @@
 //   t = RN(P - z S);  acc = fma(s, t, acc), or fma(s, RN(t scale), acc) with group scales;
 //   y = fma(acc, scale / 16, bias), or fma(acc, 1 / 16, bias) with group scales;
 // where a token has one scale s and zero z for several groups of more than 256 columns in all:
-//   acc = fma(scale, RN(P), acc);  y = fma(RN(s fma(-z, RN(sum_g scale S), acc)), 1 / 16, bias);
+//   acc = RN(-z RN(sum_g scale S));  acc = fma(scale, RN(P), acc);  y = fma(s / 16, acc, bias);
 // so a row's result does not depend on the rows that are computed with it, on threads or on the machine.
 #pragma once
 

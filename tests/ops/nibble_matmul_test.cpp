@@ -118,7 +118,14 @@ Reference reference(const NibblePlanes& planes, const QuantizedActivations& x) {
   for (int64_t t = 0; t < x.tokens; ++t)
     for (int64_t o = 0; o < planes.rows; ++o) {
       float acc = 0;
-      double exact = 0, magnitude = 0, row_sum = 0;
+      double exact = 0, magnitude = 0;
+      if (one_zero) {
+        double row_sum = 0;  // exact: W is rounded once
+        for (int64_t k = 0; k < planes.columns; ++k)
+          row_sum += double{planes.scale[o * planes.groups() + k / planes.weight_group]} *
+                     code[o * planes.columns + k];
+        acc = -static_cast<float>(x.zero[t]) * static_cast<float>(row_sum);
+      }
       for (int64_t g = 0; g < groups; ++g) {
         int64_t p = 0, s = 0;
         for (int64_t k = g * group; k < std::min((g + 1) * group, planes.columns); ++k) {
@@ -133,17 +140,15 @@ Reference reference(const NibblePlanes& planes, const QuantizedActivations& x) {
         float term = static_cast<float>(difference);
         if (!row_scale) term *= scale;
         acc = one_zero ? std::fma(scale, static_cast<float>(p), acc) : std::fma(x.scale[at], term, acc);
-        row_sum += double{scale} * static_cast<double>(s);
         exact += double{x.scale[at]} * scale / 16 * static_cast<double>(difference);
         magnitude += double{x.scale[at]} * scale / 16 *
                      (one_zero ? std::fabs(static_cast<double>(p)) +
                                      std::fabs(static_cast<double>(x.zero[at]) * static_cast<double>(s))
                                : std::fabs(static_cast<double>(difference)));
       }
-      if (one_zero)
-        acc = x.scale[t] * std::fma(-static_cast<float>(x.zero[t]), static_cast<float>(row_sum), acc);
       const float bias = planes.bias.empty() ? 0.0f : planes.bias[o];
-      result.y.push_back(std::fma(acc, row_scale ? planes.scale[o] * 0.0625f : 0.0625f, bias));
+      const float factor = one_zero ? x.scale[t] : row_scale ? planes.scale[o] : 1.0f;
+      result.y.push_back(std::fma(acc, factor * 0.0625f, bias));
       result.exact.push_back(exact + bias);
       // each term is rounded twice and each addition once, to 2^-24 of at most the sum of magnitudes
       result.bound.push_back((static_cast<double>(groups) + 4) * 0x1p-24 * (magnitude + std::fabs(bias)) +

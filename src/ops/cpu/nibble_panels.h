@@ -15,7 +15,7 @@
 //   RN(t w), acc); y = fma(acc, factor, bias), factor = scale / 16 or 1 / 16.
 // Where several weight groups share a token's one scale and zero, a group costs one multiplication a row and
 // token instead of three, which would take the products' place in the pipes:
-//   acc = fma(w, RN(P), acc);  y = fma(RN(s fma(-z, W, acc)), 1 / 16, bias),  W = RN(sum over groups of w S).
+//   acc = RN(-z W);  acc = fma(w, RN(P), acc);  y = fma(s / 16, acc, bias),  W = RN(sum over groups of w S).
 // Only in rows wider than 256, whose zeros lie in [0, 255]: z W is then no larger than the terms of acc.
 #pragma once
 

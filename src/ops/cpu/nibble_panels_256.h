@@ -118,7 +118,12 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t)
 #pragma GCC unroll 4
-      for (int q = 0; q < Q; ++q) total[h][t][q] = _mm256_setzero_ps();
+      for (int q = 0; q < Q; ++q)
+        total[h][t][q] = w.row_sums == nullptr
+                             ? _mm256_setzero_ps()
+                             : _mm256_mul_ps(_mm256_set1_ps(static_cast<float>(negative_zero[t])),
+                                             _mm256_load_ps(w.row_sums + panel * kPanelRows + h * kHalfRows +
+                                                            q * kQuarterRows));
 
   Position position{0, w.dense + panel * w.total_steps() * kStepBytes, w.residual + w.residual_offset[panel],
                     x.codes + first * x.stride + in_block * kStepColumns};
@@ -193,12 +198,9 @@ void panel_of_tokens(const NibblePanels& w, int64_t panel, const NibbleTokens& x
       const __m256 bias = _mm256_load_ps(w.bias + row);
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) {
-        __m256 sum = total[h][t][q];
-        if (w.row_sums != nullptr)
-          sum = _mm256_mul_ps(_mm256_set1_ps(scale[t]),
-                              _mm256_fmadd_ps(_mm256_set1_ps(static_cast<float>(negative_zero[t])),
-                                              _mm256_load_ps(w.row_sums + row), sum));
-        _mm256_maskstore_ps(out.y + (token + t) * out.stride + row, mask, _mm256_fmadd_ps(sum, factor, bias));
+        const __m256 by = w.row_sums == nullptr ? factor : _mm256_set1_ps(scale[t] * 0.0625f);
+        _mm256_maskstore_ps(out.y + (token + t) * out.stride + row, mask,
+                            _mm256_fmadd_ps(total[h][t][q], by, bias));
       }
     }
 }

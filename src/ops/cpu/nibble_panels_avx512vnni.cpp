@@ -98,13 +98,20 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
   }
 }
 
+// What becomes of a group's sums.
+enum class Ends {
+  Sums,    // P is the result
+  Groups,  // P - z S times the scales
+  Rows,    // P times the group's scale; z and the token's scale enter once a row (NibblePanels::row_sums)
+};
+
 // Starts a group at -z S, so that its sum ends as P - z S; at 0 where P alone is wanted.
-template <int T, bool kSums>
+template <int T, Ends kEnds>
 inline __attribute__((always_inline)) void start(Group<T>& group, const NibblePanels& w, int64_t at,
                                                  const int32_t* negative_zero) {
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
-    if (kSums || w.row_sums != nullptr) {
+    if constexpr (kEnds != Ends::Groups) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) group.acc[t][half][0] = _mm512_setzero_si512();
     } else if (w.wide) {
@@ -190,7 +197,7 @@ struct Ahead {
 };
 
 // One panel against the T tokens of the block that begins at `token`.
-template <int T, bool kFromMemory, bool kResidual, bool kSums>
+template <int T, bool kFromMemory, bool kResidual, Ends kEnds>
 inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Panel& panel,
                                                 const NibbleTokens& x, int64_t token,
                                                 const NibbleResults& out, Ahead& ahead) {
@@ -201,17 +208,23 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
   int64_t scale_left = w.groups_per_scale;
   __m512 total[T][2];
 #pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = _mm512_setzero_ps();
+  for (int t = 0; t < T; ++t)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half)
+      total[t][half] = kEnds != Ends::Rows
+                           ? _mm512_setzero_ps()
+                           : _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_set1_epi32(negative_zero[t])),
+                                           _mm512_load_ps(w.row_sums + panel.first_row + half * kHalfRows));
 
   for (int64_t g = 0; g < w.groups; ++g, negative_zero += T, scale += T) {
     if constexpr (!kFromMemory) ahead.fetch();
     Group<T> group;
-    start<T, kSums>(group, w, panel.sums + g * kPanelRows, negative_zero);
+    start<T, kEnds>(group, w, panel.sums + g * kPanelRows, negative_zero);
     const int64_t unit = g * w.units_per_group;
     add_group<T, kFromMemory, kResidual>(
         group, w, panel, unit, unit + w.units_per_group < w.units ? unit + w.units_per_group : w.units, dense,
         residual, codes);
-    if constexpr (kSums) {
+    if constexpr (kEnds == Ends::Sums) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t)
 #pragma GCC unroll 2
@@ -222,7 +235,7 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
           for (int64_t r = 0; r < kHalfRows && row + r < w.rows; ++r)
             out.sums[((token + t) * w.rows + row + r) * w.groups + g] = sums[r];
         }
-    } else if (w.scale_groups == 0) {
+    } else if (kEnds == Ends::Groups && w.scale_groups == 0) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
         const __m512 s = _mm512_set1_ps(scale[t]);
@@ -235,7 +248,7 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
           _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(group_scale))),
           _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(group_scale + kHalfRows)))};
       if (--scale_left == 0) group_scale += kPanelRows, scale_left = w.groups_per_scale;
-      if (w.row_sums != nullptr) {
+      if constexpr (kEnds == Ends::Rows) {
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t)
 #pragma GCC unroll 2
@@ -255,8 +268,9 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
       }
     }
   }
-  if constexpr (kSums) return;
+  if constexpr (kEnds == Ends::Sums) return;
 
+  scale -= w.groups * T;
   float* y = out.y + token * out.stride + panel.first_row;
   const int64_t rows = w.rows - panel.first_row;
 #pragma GCC unroll 2
@@ -265,63 +279,74 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
     if (left <= 0) break;
     const __m512 factor = _mm512_load_ps(w.factor + panel.first_row + half * kHalfRows);
     const __m512 bias = _mm512_load_ps(w.bias + panel.first_row + half * kHalfRows);
-    const auto mask = static_cast<__mmask16>(left >= kHalfRows ? 0xFFFF : (1u << left) - 1);
-    if (w.row_sums != nullptr) {  // scale and -zero are those of any group of the token
-      const __m512 sums = _mm512_load_ps(w.row_sums + panel.first_row + half * kHalfRows);
+    const auto result = [&](int t) {
+      return _mm512_fmadd_ps(total[t][half],
+                             kEnds == Ends::Rows ? _mm512_set1_ps(scale[t] * 0.0625f) : factor, bias);
+    };
+    if (left >= kHalfRows) {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) _mm512_storeu_ps(y + t * out.stride + half * kHalfRows, result(t));
+    } else {
+      const auto mask = static_cast<__mmask16>((1u << left) - 1);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t)
-        total[t][half] = _mm512_mul_ps(
-            _mm512_set1_ps(scale[t - T]),
-            _mm512_fmadd_ps(_mm512_set1_ps(static_cast<float>(negative_zero[t - T])), sums, total[t][half]));
+        _mm512_mask_storeu_ps(y + t * out.stride + half * kHalfRows, mask, result(t));
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t)
-      _mm512_mask_storeu_ps(y + t * out.stride + half * kHalfRows, mask,
-                            _mm512_fmadd_ps(total[t][half], factor, bias));
   }
 }
 
 // One panel against the blocks of T tokens in [begin, end). Where the panel is in the cache, the tiles share
 // fetching the next one.
-template <int T, bool kFromMemory, bool kResidual, bool kSums>
+template <int T, bool kFromMemory, bool kResidual, Ends kEnds>
 void tiles(const NibblePanels& w, const Panel& panel, const NibbleTokens& x, int64_t begin, int64_t end,
            const NibbleResults& out) {
   Ahead ahead(w, panel);
   for (int64_t token = begin; token < end; token += T)
-    tile<T, kFromMemory, kResidual, kSums>(w, panel, x, token, out, ahead);
+    tile<T, kFromMemory, kResidual, kEnds>(w, panel, x, token, out, ahead);
 }
 
 using Tiles = void (*)(const NibblePanels&, const Panel&, const NibbleTokens&, int64_t, int64_t,
                        const NibbleResults&);
-template <bool kResidual, bool kSums>
+template <bool kResidual, Ends kEnds>
 constexpr Tiles kTilesFromMemory[kTokens + 1] = {nullptr,
-                                                 tiles<1, true, kResidual, kSums>,
-                                                 tiles<2, true, kResidual, kSums>,
-                                                 tiles<3, true, kResidual, kSums>,
-                                                 tiles<4, true, kResidual, kSums>,
-                                                 tiles<5, true, kResidual, kSums>,
-                                                 tiles<6, true, kResidual, kSums>,
-                                                 tiles<7, true, kResidual, kSums>,
-                                                 tiles<8, true, kResidual, kSums>};
+                                                 tiles<1, true, kResidual, kEnds>,
+                                                 tiles<2, true, kResidual, kEnds>,
+                                                 tiles<3, true, kResidual, kEnds>,
+                                                 tiles<4, true, kResidual, kEnds>,
+                                                 tiles<5, true, kResidual, kEnds>,
+                                                 tiles<6, true, kResidual, kEnds>,
+                                                 tiles<7, true, kResidual, kEnds>,
+                                                 tiles<8, true, kResidual, kEnds>};
+
+struct Kernels {
+  const Tiles* from_memory;  // of 1 to kTokens tokens
+  Tiles cached;              // of kTokens
+};
+template <bool kResidual, Ends kEnds>
+constexpr Kernels kernels_of() {
+  return {kTilesFromMemory<kResidual, kEnds>, tiles<kTokens, false, kResidual, kEnds>};
+}
+template <bool kResidual>
+Kernels kernels_for(const NibblePanels& weights) {
+  return weights.row_sums != nullptr ? kernels_of<kResidual, Ends::Rows>()
+                                     : kernels_of<kResidual, Ends::Groups>();
+}
 
 }  // namespace
 
 void nibble_panels_avx512vnni(const NibblePanels& weights, const NibbleTokens& x, int64_t begin, int64_t end,
                               const NibbleResults& out) {
   const int64_t whole = x.tokens / kTokens * kTokens;
+  const Kernels kernels = out.sums != nullptr    ? kernels_of<true, Ends::Sums>()
+                          : weights.has_residual ? kernels_for<true>(weights)
+                                                 : kernels_for<false>(weights);
   for (int64_t p = begin; p < end; ++p) {
     const Panel panel(weights, p);
-    const Tiles* from_memory = out.sums != nullptr    ? kTilesFromMemory<true, true>
-                               : weights.has_residual ? kTilesFromMemory<true, false>
-                                                      : kTilesFromMemory<false, false>;
-    const Tiles cached = out.sums != nullptr    ? from_memory[kTokens]
-                         : weights.has_residual ? tiles<kTokens, false, true, false>
-                                                : tiles<kTokens, false, false, false>;
     if (whole > 0) {  // the first tile brings the panel into the cache
-      from_memory[kTokens](weights, panel, x, 0, kTokens, out);
-      cached(weights, panel, x, kTokens, whole, out);
+      kernels.from_memory[kTokens](weights, panel, x, 0, kTokens, out);
+      kernels.cached(weights, panel, x, kTokens, whole, out);
     }
-    if (whole < x.tokens) from_memory[x.tokens - whole](weights, panel, x, whole, x.tokens, out);
+    if (whole < x.tokens) kernels.from_memory[x.tokens - whole](weights, panel, x, whole, x.tokens, out);
   }
 }
 

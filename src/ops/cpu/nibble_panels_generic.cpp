@@ -33,6 +33,10 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
   const uint8_t* codes = x.codes + first * x.stride + in_block * kStepColumns;
   const int64_t rows = std::min<int64_t>(kPanelRows, w.rows - panel * kPanelRows);
   float total[kPanelRows] = {};
+  const float* row_sums = w.row_sums != nullptr ? w.row_sums + panel * kPanelRows : nullptr;
+  if (row_sums != nullptr)
+    for (int r = 0; r < kPanelRows; ++r)
+      total[r] = static_cast<float>(x.negative_zero[first * w.groups + in_block]) * row_sums[r];
   for (int64_t g = 0; g < w.groups; ++g) {
     int32_t acc[kPanelRows] = {};
     const int64_t last_unit = std::min((g + 1) * w.units_per_group, w.units);
@@ -55,7 +59,7 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
     const uint16_t* scale =
         w.scale_groups > 0 ? w.group_scale + (panel * w.scale_groups + g / w.groups_per_scale) * kPanelRows
                            : nullptr;
-    if (w.row_sums != nullptr) {
+    if (row_sums != nullptr) {
       for (int r = 0; r < kPanelRows; ++r)
         total[r] = std::fma(fp16_to_float(scale[r]), static_cast<float>(acc[r]), total[r]);
       continue;
@@ -69,15 +73,12 @@ void panel_of_token(const NibblePanels& w, int64_t panel, const NibbleTokens& x,
     }
   }
   if (out.sums != nullptr) return;
-  if (w.row_sums != nullptr) {
-    const int64_t of_token = first * w.groups + in_block;
-    for (int64_t r = 0; r < rows; ++r)
-      total[r] = x.scale[of_token] * std::fma(static_cast<float>(x.negative_zero[of_token]),
-                                              w.row_sums[panel * kPanelRows + r], total[r]);
-  }
   float* y = out.y + token * out.stride + panel * kPanelRows;
-  for (int64_t r = 0; r < rows; ++r)
-    y[r] = std::fma(total[r], w.factor[panel * kPanelRows + r], w.bias[panel * kPanelRows + r]);
+  const float of_token = x.scale[first * w.groups + in_block] * 0.0625f;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t row = panel * kPanelRows + r;
+    y[r] = std::fma(total[r], row_sums != nullptr ? of_token : w.factor[row], w.bias[row]);
+  }
 }
 
 }  // namespace
