@@ -1,7 +1,6 @@
 #include "engine/cuda/cuda_forward_pass.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/error.h"
 #include "engine/expert_routing.h"
@@ -12,10 +11,8 @@
 namespace quatrain {
 namespace {
 
-constexpr int64_t kLeastTile = 8;  // shorter slices run token by token
 constexpr int64_t kLogitBytes = 64 << 20;
 constexpr int64_t kGraphRows = 256;  // of the widest pass that becomes a graph
-constexpr int64_t kLeastPages = 4;   // of a row of the page table, so that graphs are few
 constexpr unsigned long long kGood = ~0ull;
 
 int64_t longest_row(const ModelConfig& config, const CudaModel& model) {
@@ -27,26 +24,17 @@ int64_t longest_row(const ModelConfig& config, const CudaModel& model) {
 
 }  // namespace
 
-PinnedBuffer::PinnedBuffer(size_t bytes) {
-  ops::cuda_check(cudaMallocHost(&data_, std::max<size_t>(bytes, 8)), "cudaMallocHost");
-}
-
-PinnedBuffer::~PinnedBuffer() {
-  cudaFreeHost(data_);
-}
-
 CudaForwardPass::CudaForwardPass(const CudaModel& model, CudaScratch& scratch, int64_t context)
     : model_(model),
       config_(model.config),
       scratch_(scratch),
       stream_(scratch.stream()),
       max_rows_(scratch.rows()),
-      max_pages_(std::max(kLeastPages, (context + ops::kKvPageTokens - 1) / ops::kKvPageTokens)),
       graphs_(std::none_of(model.layers.begin(), model.layers.end(),
                            [](const CudaLayer& layer) { return layer.router.has_value(); })),
       kv_workspace_(static_cast<int>(max_rows_), static_cast<int>(config_.heads),
                     static_cast<int>(config_.head_dim)),
-      staged_(static_cast<size_t>(max_rows_ * (3 + 4 + max_pages_)) * 4),
+      inputs_(max_rows_, context),
       pinned_bad_((static_cast<size_t>(config_.layers) * kSites + 1) * 8),
       pinned_indices_(static_cast<size_t>(max_rows_) * 8),
       argmax_(max_rows_),
@@ -73,7 +61,6 @@ CudaForwardPass::CudaForwardPass(const CudaModel& model, CudaScratch& scratch, i
   logits_ = ops::DeviceBuffer<float>(logit_rows * static_cast<size_t>(config_.vocabulary));
   scores_ = ops::DeviceBuffer<float>(logit_rows);
   targets_ = ops::DeviceBuffer<int32_t>(logit_rows);
-  inputs_ = ops::DeviceBuffer<int32_t>(static_cast<size_t>(max_rows_ * (3 + 4 + max_pages_)));
   indices_ = ops::DeviceBuffer<int32_t>(static_cast<size_t>(max_rows_));
   bad_ = ops::DeviceBuffer<unsigned long long>(static_cast<size_t>(config_.layers) * kSites + 1);
 
@@ -97,86 +84,27 @@ CudaForwardPass::~CudaForwardPass() {
     if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
 }
 
-// The inputs lie one after the other: tokens, lengths and sequence of every row, tiles, page table.
-CudaForwardPass::Shape CudaForwardPass::stage(std::span<const Slice> slices, int64_t ahead) {
-  settle();  // the last pass may still read its inputs
-  const bool tiled = std::all_of(model_.layers.begin(), model_.layers.end(),
-                                 [](const CudaLayer& layer) { return ops::tile_attention_fits(layer.kv); });
-  // Whether a token runs in a tile or alone depends on its neighbours, and so does the order of its sums.
-  const auto is_tile = [&](const Slice& slice) {
-    return tiled && !scratch_.invariant() && std::ssize(slice.tokens) >= kLeastTile;
-  };
-  Shape shape;
-  shape.sequences = std::ssize(slices);
-  int64_t longest = 0;
-  for (const Slice& slice : slices) {
-    const int64_t count = std::ssize(slice.tokens);
-    shape.rows += count;
-    if (is_tile(slice))
-      shape.tiles += (count + int64_t{ops::kQueryTile} - 1) / int64_t{ops::kQueryTile};
-    else
-      shape.singles += count;
-    longest = std::max(longest, slice.position + count + ahead);
-  }
-  const int64_t pages = (longest + ops::kKvPageTokens - 1) / ops::kKvPageTokens;
-  shape.max_pages = std::min(
-      max_pages_, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(pages, kLeastPages)))));
-
-  auto* tokens = staged_.as<int32_t>();
-  int32_t* lengths = tokens + shape.rows;
-  int32_t* sequence_of = lengths + shape.rows;
-  int32_t* tiles = sequence_of + shape.rows;
-  int32_t* table = tiles + 4 * shape.tiles;
-  row_of_token_.clear();
-  position_.assign(static_cast<size_t>(shape.rows), 0);
-  int64_t single = 0, tile_row = shape.singles, tile = 0, counted = 0;
-  for (int64_t s = 0; s < shape.sequences; ++s) {
-    const Slice& slice = slices[static_cast<size_t>(s)];
-    const int64_t count = std::ssize(slice.tokens);
-    int64_t& next = is_tile(slice) ? tile_row : single;
-    if (is_tile(slice))
-      for (int64_t first = 0; first < count; first += int64_t{ops::kQueryTile}, ++tile) {
-        const ops::QueryTile entry{static_cast<int32_t>(next + first),
-                                   static_cast<int32_t>(std::min(int64_t{ops::kQueryTile}, count - first)),
-                                   static_cast<int32_t>(slice.position + first), static_cast<int32_t>(s)};
-        std::copy_n(reinterpret_cast<const int32_t*>(&entry), 4, tiles + 4 * tile);
-      }
-    for (int64_t t = 0; t < count; ++t, ++next, ++counted) {
-      tokens[next] = slice.tokens[static_cast<size_t>(t)];
-      lengths[next] = static_cast<int32_t>(slice.position + t + 1);
-      sequence_of[next] = static_cast<int32_t>(s);
-      row_of_token_.push_back(next);
-      position_[static_cast<size_t>(next)] = slice.position + t;
-    }
-    const std::vector<std::byte*>& pages_of = slice.sequence->pages;
-    for (int64_t i = 0; i < std::min(shape.max_pages, std::ssize(pages_of)); ++i)
-      table[s * shape.max_pages + i] = static_cast<int32_t>(
-          (reinterpret_cast<uint8_t*>(pages_of[static_cast<size_t>(i)]) - pages_) / model_.page_bytes);
-    for (int64_t i = std::ssize(pages_of); i < shape.max_pages; ++i) table[s * shape.max_pages + i] = 0;
-  }
-  return shape;
-}
-
-void CudaForwardPass::upload(const Shape& shape) {
-  tokens_ = inputs_.data();
-  lengths_ = tokens_ + shape.rows;
-  sequence_of_ = lengths_ + shape.rows;
-  tiles_ = reinterpret_cast<const ops::QueryTile*>(sequence_of_ + shape.rows);
-  table_ = sequence_of_ + shape.rows + 4 * shape.tiles;
-  const int64_t count = 3 * shape.rows + 4 * shape.tiles + shape.sequences * shape.max_pages;
-  ops::cuda_check(cudaMemcpyAsync(inputs_.data(), staged_.as<int32_t>(), static_cast<size_t>(count) * 4,
-                                  cudaMemcpyHostToDevice, stream_),
-                  "copy of a pass's inputs");
+void CudaForwardPass::upload(const PassShape& shape) {
+  inputs_.upload(shape, stream_);
   ops::cuda_check(cudaMemsetAsync(bad_.data(), 0xFF, bad_.bytes(), stream_), "cudaMemset");
 }
 
-void CudaForwardPass::enqueue(const Shape& shape) {
+PassShape CudaForwardPass::stage(std::span<const Slice> slices, int64_t ahead) {
+  settle();  // the last pass may still read its inputs
+  // Whether a token runs in a tile or alone depends on its neighbours, and so does the order of its sums.
+  const bool tiles = !scratch_.invariant() &&
+                     std::all_of(model_.layers.begin(), model_.layers.end(),
+                                 [](const CudaLayer& layer) { return ops::tile_attention_fits(layer.kv); });
+  return inputs_.stage(slices, ahead, tiles, pages_, model_.page_bytes);
+}
+
+void CudaForwardPass::enqueue(const PassShape& shape) {
   const int64_t rows = shape.rows;
   hidden_now_ = 0;
-  model_.embedding.look_up(tokens_, rows, config_.embedding_scale, hidden(), stream_);
+  model_.embedding.look_up(inputs_.tokens(), rows, config_.embedding_scale, hidden(), stream_);
   for (Rope* rope : {&rope_, &local_rope_})
-    ops::rope_factors(lengths_, rows, rope->frequencies.data(), rope->half, rope->scale, rope->cosine.data(),
-                      rope->sine.data(), stream_);
+    ops::rope_factors(inputs_.lengths(), rows, rope->frequencies.data(), rope->half, rope->scale,
+                      rope->cosine.data(), rope->sine.data(), stream_);
   for (int64_t index = 0; index < config_.layers; ++index) {
     const CudaLayer& layer = model_.layers[static_cast<size_t>(index)];
     attend(layer, index, shape);
@@ -204,7 +132,7 @@ LinearInput CudaForwardPass::normed_input(bool added, unsigned long long* bad) {
   return input;
 }
 
-void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape& shape) {
+void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const PassShape& shape) {
   const int64_t rows = shape.rows, width = layer.qkv.outputs(), query_width = config_.query_width();
   layer.qkv.run(normed_input(index > 0, site(index, kInputNorm)), rows, qkv_.data(), width, scratch_);
 
@@ -220,8 +148,7 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
   rotation.cosine = rope.cosine.data();
   rotation.sine = rope.sine.data();
   rotation.hadamard_signs = layer.key_signs.data();
-  ops::KvRows kv_rows{static_cast<int>(rows), static_cast<int>(shape.max_pages), table_, lengths_,
-                      sequence_of_};
+  ops::KvRows kv_rows = inputs_.kv_rows(shape);
   ops::KvAttention attention;
   attention.heads = static_cast<int>(config_.heads);
   attention.scale = config_.attention_scale;
@@ -266,7 +193,8 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
     ops::rotate_heads_and_append(rotation, qkv_.data(), width, layer.kv, pages_, kv_rows, site(index, kKv),
                                  stream_);
   }
-  ops::tile_attention(layer.kv, pages_, kv_rows, tiles_, static_cast<int>(shape.tiles), attention, stream_);
+  ops::tile_attention(layer.kv, pages_, kv_rows, inputs_.tiles(), static_cast<int>(shape.tiles), attention,
+                      stream_);
   kv_rows.rows = static_cast<int>(shape.singles);
   if (fast)
     ops::kv4_decode_attention(layer.kv, pages_, kv_rows, attention, kv_workspace_, stream_, step);
@@ -280,7 +208,7 @@ void CudaForwardPass::attend(const CudaLayer& layer, int64_t index, const Shape&
                               site(index, kAttentionOut), stream_);
 }
 
-void CudaForwardPass::run_mlp(const CudaLayer& layer, int64_t index, const Shape& shape) {
+void CudaForwardPass::run_mlp(const CudaLayer& layer, int64_t index, const PassShape& shape) {
   if (layer.router) {
     run_experts(layer, index, shape);
   } else {
@@ -311,7 +239,7 @@ void CudaForwardPass::run_expert(const CudaMlp& mlp, const LinearInput& input, i
 
 // The router's choice is the host's. Experts in index order, each over the tokens that chose it, so that a
 // token's sum has one order.
-void CudaForwardPass::run_experts(const CudaLayer& layer, int64_t index, const Shape& shape) {
+void CudaForwardPass::run_experts(const CudaLayer& layer, int64_t index, const PassShape& shape) {
   const int64_t rows = shape.rows, width = config_.hidden, experts = config_.moe.experts;
   ops::rms_norm_rows<float>(hidden(), delta_.data(), hidden(), rows, width, layer.mlp_norm.data(),
                             config_.norm_epsilon, normed_.data(), site(index, kMlpNorm), stream_);
@@ -377,7 +305,7 @@ cudaGraphExec_t CudaForwardPass::capture(const std::function<void()>& queue) {
 }
 
 void CudaForwardPass::run(std::span<const Slice> slices) {
-  const Shape shape = stage(slices, 0);
+  const PassShape shape = stage(slices, 0);
   pending_ = true;
   const auto queue = [&] {
     upload(shape);
@@ -401,8 +329,7 @@ void CudaForwardPass::run_head(std::span<const int64_t> rows,
     auto* indices = pinned_indices_.as<int32_t>();
     ops::cuda_check(cudaStreamSynchronize(stream_), "a forward pass");  // the indices may still be read
     for (int64_t i = 0; i < count; ++i)
-      indices[i] =
-          static_cast<int32_t>(row_of_token_[static_cast<size_t>(rows[static_cast<size_t>(first + i)])]);
+      indices[i] = static_cast<int32_t>(inputs_.row_of(rows[static_cast<size_t>(first + i)]));
     ops::cuda_check(cudaMemcpyAsync(indices_.data(), indices, static_cast<size_t>(count) * 4,
                                     cudaMemcpyHostToDevice, stream_),
                     "copy of row numbers");
@@ -453,8 +380,8 @@ void CudaForwardPass::report(size_t site, unsigned long long value) const {
   const auto layer = static_cast<int64_t>(site) / kSites;
   const auto which = static_cast<int>(static_cast<int64_t>(site) % kSites);
   const std::string at = fmt::format("layer {}", layer);
-  const auto position = [&](unsigned long long row) -> int64_t {
-    return row < position_.size() ? position_[static_cast<size_t>(row)] : -1;
+  const auto position = [&](unsigned long long row) {
+    return inputs_.position_of(static_cast<int64_t>(row));
   };
   if (which == kKv && layer < config_.layers) {
     const auto heads = static_cast<unsigned long long>(config_.kv_heads);
@@ -482,7 +409,7 @@ void CudaForwardPass::report(size_t site, unsigned long long value) const {
 }
 
 std::vector<int32_t> CudaForwardPass::greedy(std::span<const Slice> slices, int64_t steps) {
-  const Shape shape = stage(slices, steps);
+  const PassShape shape = stage(slices, steps);
   require(graphs_ && shape.rows == shape.sequences && shape.rows <= logit_rows_ && shape.rows <= kGraphRows,
           "greedy decoding on the GPU: {} sequences with {} tokens; it takes one token each, up to {} "
           "sequences, and no mixture of experts",
@@ -494,8 +421,9 @@ std::vector<int32_t> CudaForwardPass::greedy(std::span<const Slice> slices, int6
     enqueue(shape);
     model_.head.run(normed_input(true, site(config_.layers, 0)), shape.rows, logits_.data(),
                     config_.vocabulary, scratch_);
-    ops::argmax_rows(logits_.data(), shape.rows, config_.vocabulary, argmax_, tokens_, stream_);
-    ops::advance_sequences(tokens_, lengths_, shape.rows, history.data(), step.data(), stream_);
+    ops::argmax_rows(logits_.data(), shape.rows, config_.vocabulary, argmax_, inputs_.tokens(), stream_);
+    ops::advance_sequences(inputs_.tokens(), inputs_.lengths(), shape.rows, history.data(), step.data(),
+                           stream_);
   };
   upload(shape);
   cudaGraphExec_t exec = nullptr;

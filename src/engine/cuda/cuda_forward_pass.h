@@ -10,25 +10,10 @@
 #include <vector>
 
 #include "engine/cuda/cuda_model.h"
+#include "engine/cuda/cuda_pass_inputs.h"
 #include "engine/paged_engine.h"
 
 namespace quatrain {
-
-/// Memory that the GPU copies from and to without the host's help.
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(size_t bytes);
-  ~PinnedBuffer();
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
-  template <typename T>
-  T* as() {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-};
 
 /// Buffers of the pass over one model, allocated once. Work is queued on the scratch's stream; run() returns
 /// before it is done.
@@ -58,12 +43,6 @@ class CudaForwardPass {
   std::vector<int32_t> greedy(std::span<const Slice> slices, int64_t steps);
 
  private:
-  // What the shape of a pass follows from; rows of single tokens come first, tiles of prompts after them.
-  struct Shape {
-    int64_t rows = 0, sequences = 0, singles = 0, tiles = 0;
-    int64_t max_pages = 0;  // of a row of the page table
-    auto operator<=>(const Shape&) const = default;
-  };
   struct Rope {
     ops::DeviceBuffer<float> frequencies, cosine, sine;
     float scale = 1;
@@ -74,17 +53,17 @@ class CudaForwardPass {
     cudaGraphExec_t exec = nullptr;
   };
 
-  /// Writes a pass's inputs into staged_; the page table has room for `ahead` tokens more a sequence.
-  Shape stage(std::span<const Slice> slices, int64_t ahead);
-  void upload(const Shape& shape);
+  /// Once the last pass no longer reads them; the page table has room for `ahead` tokens more a sequence.
+  PassShape stage(std::span<const Slice> slices, int64_t ahead);
+  void upload(const PassShape& shape);
   /// All layers; what the last one adds to the hidden state is left in delta_.
-  void enqueue(const Shape& shape);
+  void enqueue(const PassShape& shape);
   void copy_checks();
   /// Instantiates what `queue` queues.
   cudaGraphExec_t capture(const std::function<void()>& queue);
-  void attend(const CudaLayer& layer, int64_t index, const Shape& shape);
-  void run_mlp(const CudaLayer& layer, int64_t index, const Shape& shape);
-  void run_experts(const CudaLayer& layer, int64_t index, const Shape& shape);
+  void attend(const CudaLayer& layer, int64_t index, const PassShape& shape);
+  void run_mlp(const CudaLayer& layer, int64_t index, const PassShape& shape);
+  void run_experts(const CudaLayer& layer, int64_t index, const PassShape& shape);
   void run_expert(const CudaMlp& mlp, const LinearInput& input, int64_t rows, float* out,
                   unsigned long long* bad);
   float* hidden() { return hidden_[hidden_now_].data(); }
@@ -104,7 +83,7 @@ class CudaForwardPass {
   const ModelConfig& config_;
   CudaScratch& scratch_;
   cudaStream_t stream_;
-  int64_t max_rows_, max_pages_;
+  int64_t max_rows_;
   bool graphs_;  // a router needs the host in between
   uint8_t* pages_ = nullptr;
 
@@ -117,25 +96,16 @@ class CudaForwardPass {
   ops::DeviceBuffer<float> delta_, qkv_, attended_, gate_up_;
   ops::DeviceBuffer<float> normed_, router_logits_, expert_in_, expert_out_, expert_weights_;
   ops::DeviceBuffer<float> head_in_, logits_, scores_;
-  ops::DeviceBuffer<int32_t> inputs_;  // what stage() wrote
   ops::DeviceBuffer<int32_t> targets_;
   ops::DeviceBuffer<int32_t> indices_;  // rows to gather or to scatter
   ops::DeviceBuffer<unsigned long long> bad_;
-  PinnedBuffer staged_, pinned_bad_, pinned_indices_;
+  PassInputs inputs_;
+  PinnedBuffer pinned_bad_, pinned_indices_;
   ops::ArgmaxWorkspace argmax_;
   int64_t logit_rows_;
 
-  // Of the last pass.
-  std::vector<int64_t> row_of_token_;  // tokens of the slices counted through -> rows
-  std::vector<int64_t> position_;      // of each row
   bool pending_ = false;
-
-  // Within the device's inputs, set by upload().
-  int32_t *tokens_ = nullptr, *lengths_ = nullptr;
-  const int32_t *sequence_of_ = nullptr, *table_ = nullptr;
-  const ops::QueryTile* tiles_ = nullptr;
-
-  std::map<Shape, Graph> pass_graphs_;
+  std::map<PassShape, Graph> pass_graphs_;
 };
 
 }  // namespace quatrain
