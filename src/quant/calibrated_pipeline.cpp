@@ -14,13 +14,12 @@
 #include "checkpoint/artifact.h"
 #include "quant/calibration.h"
 #include "quant/finish.h"
-#include "quant/journal.h"
 #include "quant/layer_quantizer.h"
-#include "quant/layer_record.h"
 #include "quant/math_threads.h"
 #include "quant/planner/plan.h"
 #include "quant/policy.h"
 #include "quant/reference/device.h"
+#include "quant/run_journal.h"
 #include "quant/stopwatch.h"
 #include "quant/transforms/kept_rotation.h"
 #include "quant/transforms/merged_source.h"
@@ -29,8 +28,8 @@
 namespace quatrain {
 namespace {
 
-constexpr int kJournalVersion = 2;  // raised when the same run would give other bits
-constexpr const char* kStartEntry = "start";
+constexpr int kJournalVersion = 3;                       // raised when the same run would give other bits
+constexpr uint64_t kBatchBytes = uint64_t{4} << 30;      // of temporaries, on a GPU
 constexpr uint64_t kProgramBytes = uint64_t{400} << 20;  // the program, libtorch, and what its threads hold
 
 RowReader rows_of(const torch::Tensor& matrix) {
@@ -44,16 +43,12 @@ std::span<const float> values_of(const torch::Tensor& in_memory) {
   return {in_memory.data_ptr<float>(), static_cast<size_t>(in_memory.numel())};
 }
 
-std::span<std::byte> writable_bytes_of(const torch::Tensor& contiguous) {
-  return {static_cast<std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
-}
-
 class CalibratedQuantizer {
  public:
   CalibratedQuantizer(std::shared_ptr<const Checkpoint> checkpoint, const Recipe& recipe,
                       const fs::path& output, const QuantizeOptions& options)
       : asked_(recipe),
-        recipe_(planned(recipe)),
+        recipe_(planned(recipe, checkpoint->config())),
         output_(output),
         options_(options),
         checkpoint_(std::move(checkpoint)),
@@ -71,53 +66,63 @@ class CalibratedQuantizer {
     asked_.layers_with_8_bits(original.layers);  // fails where the recipe names a layer that is not there
     if (asked_.calibrated()) read_samples();
     check_memory(original);
+    batches_ = batched(samples_.ids, samples_at_once(original));
     ArtifactWriter writer(output_);
-    Journal journal(output_, identity(), options_.resume);
-    const int64_t finished = journal.layers();
-    const std::optional<JournalEntry> start = journal.find(kStartEntry);
-    require(start || finished == 0, "{}: lacks its start; remove the journal and start again",
-            Journal::path_of(output_).string());
+    RunJournal journal(output_, identity(), options_.resume, original.layers, recipe_.calibrated());
+    const int64_t finished = journal.finished();
+    std::optional<RunStart> start = journal.start(recipe_.transform);
     scratch_ = writer.staging();
-    const torch::Tensor rotation = prepare_source(start);
+    const bool started = start.has_value();
+    start_ = started ? std::move(*start) : RunStart{};
+    prepare_source(started);
     const ModelConfig& config = source_->config();
     plan_ = plan_quantization(config, recipe_);
-    for (const std::string& note : notes_) log_info("{}", note);
+    for (const std::string& note : start_.notes) log_info("{}", note);
 
     CalibrationStreams streams{{}, {}, SampleWork(pool_, scratch_, device_)};
     embed(writer, streams, finished == 0 && recipe_.calibrated());
-    if (!start) {
+    if (!started) {
       if (asked_.plan.asked())
         make_plan();
       else if (recipe_.residual.scope == "global")
         choose_blocks(streams.exact);
-      write_start(journal, rotation);
+      journal.write_start(start_);
     }
-    if (!choice_.transforms.empty()) plan_ = plan_quantization(config, recipe_, choice_.transforms);
+    const QuantizationChoice& choice = start_.choice;
+    if (!choice.transforms.empty()) plan_ = plan_quantization(config, recipe_, choice.transforms);
     for (const std::string& note : plan_.notes) log_info("{}", note);
-    for (const std::string& linear : choice_.inputs8) {
+    for (const std::string& linear : choice.inputs8) {
       LinearPolicy policy = plan_.config.linear(linear);
       policy.activation.bits = 8;
       plan_.config.linears[linear] = policy;
     }
-    for (int64_t index = 0; index < finished; ++index)
-      add_layer(writer, read_layer(*journal.find(Journal::layer_name(index))), index, {});
+    for (int64_t index = 0; index < finished; ++index) add_layer(writer, journal.layer(index), index, {});
     if (finished > 0) {
       log_info("{} of {} layers were finished before", finished, config.layers);
-      if (finished < config.layers) read_streams(journal, streams, finished - 1);
+      if (finished < config.layers && recipe_.calibrated()) {
+        make_room(streams);
+        journal.read_streams(streams);
+      }
     }
     Progress progress("layers", config.layers - finished);
     for (int64_t index = finished; index < config.layers; ++index) {
       const Stopwatch watch;
       const Recipe own = recipe_of(index);
-      const QuantizedLayer layer = quantize_layer(DecoderLayer(*source_, index), config, own, plan_.config,
-                                                  streams, pool_, choice_.blocks);
-      if (index + 1 < config.layers) write_streams(journal, streams, index);
-      write_layer(journal, Journal::layer_name(index), layer);
-      journal.erase(streams_name(index - 1));  // the layer's own are durable
+      DecoderLayer loaded = layer_of(index);
+      const double behind_load = watch.seconds();
+      const QuantizedLayer layer =
+          quantize_layer(std::move(loaded), config, own, plan_.config, streams, pool_, choice.blocks);
+      const double behind_weights = watch.seconds();
+      journal.write(index, layer, streams);
       add_layer(writer, layer, index, watch.seconds());
+      layers_.back()["stage_seconds"] = {{"load", behind_load},
+                                         {"transforms", layer.transform_seconds},
+                                         {"weights", behind_weights - behind_load - layer.transform_seconds},
+                                         {"journal", watch.seconds() - behind_weights}};
       progress.update(index + 1 - finished,
                       recipe_.follows_stream() ? fmt::format("stream error {:.4f}", layer.stream_error) : "");
     }
+    for (const auto* stream : {&streams.exact, &streams.quantized}) check_last(*stream);
     streams = {};
     add_plain(writer, "model.norm.weight", "F32");
     if (!plan_.config.lm_head_tied)
@@ -193,8 +198,29 @@ class CalibratedQuantizer {
                   {"calibration text", samples_.text},
                   {"number of samples", samples_.ids.size()},
                   {"sha256 of the samples' tokens", tokens_hash()}};
-    if (!device_.is_cpu()) facts["device"] = "cuda";  // whose sums run in another order
+    if (!device_.is_cpu()) {  // sums run in another order
+      facts["device"] = "cuda";
+      facts["number of samples at once"] = batches_.ids.empty() || batches_.sequence == 0
+                                               ? 1
+                                               : std::ssize(batches_.ids[0]) / batches_.sequence;
+    }
     return facts;
+  }
+
+  // FP32 values of one sample's temporaries in a layer, bytes.
+  uint64_t temporaries(const ModelConfig& config) const {
+    uint64_t longest = 0;
+    for (const std::vector<int32_t>& ids : samples_.ids) longest = std::max<uint64_t>(longest, ids.size());
+    return 4 * longest *
+           static_cast<uint64_t>(4 * inner_width(config) + 8 * config.hidden + 4 * config.query_width());
+  }
+  static int64_t inner_width(const ModelConfig& config) {
+    return std::max(config.intermediate, config.moe.intermediate);
+  }
+
+  int64_t samples_at_once(const ModelConfig& config) const {
+    if (device_.is_cpu() || samples_.ids.empty()) return 1;
+    return static_cast<int64_t>(std::max<uint64_t>(1, kBatchBytes / temporaries(config)));
   }
 
   // Whatever the number of samples: the temporaries of one sample a thread, the Hessians of the widest input
@@ -208,10 +234,9 @@ class CalibratedQuantizer {
     }
     const auto wide = [](int64_t value) { return static_cast<uint64_t>(value); };
     const auto experts = std::max<uint64_t>(1, wide(config.moe.experts));
-    const uint64_t hidden = wide(config.hidden),
-                   inner = std::max(wide(config.intermediate), wide(config.moe.intermediate)),
+    const uint64_t hidden = wide(config.hidden), inner = wide(inner_width(config)),
                    queries = wide(config.query_width()), input = std::max({hidden, inner, queries});
-    const uint64_t sample = 4 * (longest * (4 * inner + 8 * hidden + 4 * queries) + 2 * input * input);
+    const uint64_t sample = temporaries(config) + 8 * input * input;
     const uint64_t resident = (config.sandwich_norms ? 7 : 5) * SampleWork::kResident;
     const uint64_t layer = 12 * (experts * 3 * inner * hidden + 2 * hidden * (queries + hidden)) +
                            (recipe_.follows_stream() ? 64 * input * input : 0);
@@ -239,88 +264,32 @@ class CalibratedQuantizer {
 
   // The model as its layers are quantised: gains folded and the residual stream in another basis, or as it
   // came.
-  torch::Tensor prepare_source(const std::optional<JournalEntry>& start) {
-    torch::Tensor rotation;
-    if (start) {
-      const int64_t width = start->facts().at("rotation");
-      notes_ = start->facts().at("notes").get<std::vector<std::string>>();
-      for (const auto& [name, blocks] : start->facts().at("blocks").items())
-        choice_.blocks[name] = blocks.get<std::vector<int32_t>>();
-      choice_.inputs8 = start->facts().value("inputs8", std::vector<std::string>());
-      for (const Json& kinds : start->facts().value("transforms", Json::array())) {
-        Recipe::Transforms& own = choice_.transforms.emplace_back(recipe_.transform);
-        own.inputs = kinds.at(0);
-        own.gate_up = kinds.at(1);
-        own.down = kinds.at(2);
-      }
-      choice_.report = start->facts().value("plan", Json());
-      if (width > 0) {
-        rotation = torch::empty({width, width}, torch::kDouble);
-        start->copy("rotation", writable_bytes_of(rotation));
-      }
-    } else {
-      rotation = kept_stream_rotation(options_.kept, checkpoint_->fingerprint(), tokens_hash(), checkpoint_,
-                                      recipe_, samples_.ids, notes_, SampleWork(pool_, scratch_, device_));
-    }
+  void prepare_source(bool started) {
+    torch::Tensor& rotation = start_.rotation;
+    if (!started)
+      rotation =
+          kept_stream_rotation(options_.kept, checkpoint_->fingerprint(), tokens_hash(), checkpoint_, recipe_,
+                               samples_.ids, start_.notes, SampleWork(pool_, scratch_, device_));
     source_ = checkpoint_weight_source(checkpoint_, device_);
     if (rotation.defined()) source_ = merge_rotation(std::move(source_), rotation.to(device_));
-    return rotation;
   }
 
-  void write_start(Journal& journal, const torch::Tensor& rotation) const {
-    const torch::Tensor values = rotation.defined() ? rotation.contiguous() : torch::Tensor();
-    Json transforms = Json::array();
-    for (const Recipe::Transforms& own : choice_.transforms)
-      transforms.push_back({own.inputs, own.gate_up, own.down});
-    Journal::Parts parts;
-    if (values.defined()) parts.emplace_back("rotation", writable_bytes_of(values));
-    journal.write(kStartEntry,
-                  {{"rotation", values.defined() ? values.size(0) : 0},
-                   {"notes", notes_},
-                   {"blocks", choice_.blocks},
-                   {"inputs8", choice_.inputs8},
-                   {"transforms", transforms},
-                   {"plan", choice_.report}},
-                  parts);
+  DecoderLayer layer_of(int64_t index) const {
+    DecoderLayer layer(*source_, index);
+    layer.sequence = batches_.sequence;
+    return layer;
   }
 
-  static std::string streams_name(int64_t layer) { return fmt::format("streams-{:05}", layer); }
-
-  // The hidden states behind `layer`.
-  static void write_streams(Journal& journal, const CalibrationStreams& streams, int64_t layer) {
-    Journal::Parts parts;
-    std::vector<torch::Tensor> rows;
-    for (const auto& [name, stream] :
-         {std::pair("exact", &streams.exact), std::pair("quantized", &streams.quantized)})
-      for (size_t s = 0; s < stream->size(); ++s) {
-        rows.push_back((*stream)[s].cpu());
-        parts.emplace_back(fmt::format("{} {}", name, s), writable_bytes_of(rows.back()));
-      }
-    journal.write(streams_name(layer), Json::object(), parts, [&](size_t i) { SampleWork::rest(rows[i]); });
-  }
-
-  void read_streams(const Journal& journal, CalibrationStreams& streams, int64_t layer) const {
-    if (!recipe_.calibrated()) return;
-    const std::optional<JournalEntry> entry = journal.find(streams_name(layer));
-    require(entry.has_value(), "{}: lacks {}; remove the journal and start again",
-            Journal::path_of(output_).string(), streams_name(layer));
-    streams.exact = rows_of_samples(streams.work);
-    if (recipe_.follows_stream()) streams.quantized = rows_of_samples(streams.work);
-    for (const auto& [name, stream] :
-         {std::pair("exact", &streams.exact), std::pair("quantized", &streams.quantized)})
-      for (size_t s = 0; s < stream->size(); ++s) {
-        const torch::Tensor rows = (*stream)[s].cpu();  // the same memory on a CPU
-        entry->copy(fmt::format("{} {}", name, s), writable_bytes_of(rows));
-        if (!device_.is_cpu()) (*stream)[s].copy_(rows);
-        SampleWork::rest((*stream)[s]);
-      }
-  }
-
-  // Room for the hidden states of every sample.
-  std::vector<torch::Tensor> rows_of_samples(const SampleWork& work) const {
+  // Room for the hidden states of every batch.
+  std::vector<torch::Tensor> rows_of_batches(const SampleWork& work) const {
     std::vector<torch::Tensor> like;
-    for (const std::vector<int32_t>& ids : samples_.ids) like.push_back(torch::empty({std::ssize(ids), 0}));
+    for (const std::vector<int32_t>& ids : batches_.ids) like.push_back(torch::empty({std::ssize(ids), 0}));
     return work.rows(like, checkpoint_->config().hidden);
+  }
+
+  void make_room(CalibrationStreams& streams) const {
+    streams.exact = rows_of_batches(streams.work);
+    if (recipe_.follows_stream()) streams.quantized = rows_of_batches(streams.work);
   }
 
   torch::Tensor hidden_of(const torch::Tensor& embedding, const std::vector<int32_t>& ids) const {
@@ -331,28 +300,39 @@ class CalibratedQuantizer {
     const torch::Tensor embedding = source_->embedding().contiguous();
     const NibblePlanes planes = add_matrix(writer, kEmbeddingName, embedding, plan_.config.embedding_bits);
     if (!with_streams || samples_.ids.empty()) return;
-    streams.exact = rows_of_samples(streams.work);
-    for (size_t s = 0; s < samples_.ids.size(); ++s) {
-      streams.exact[s].copy_(hidden_of(embedding, samples_.ids[s]));
+    make_room(streams);
+    for (size_t s = 0; s < batches_.ids.size(); ++s) {
+      streams.exact[s].copy_(hidden_of(embedding, batches_.ids[s]));
       SampleWork::rest(streams.exact[s]);
     }
     if (!recipe_.follows_stream()) return;
-    streams.quantized = rows_of_samples(streams.work);
-    for (size_t s = 0; s < samples_.ids.size(); ++s) {
-      const std::vector<int32_t>& ids = samples_.ids[s];
+    // On a GPU the rows of a batch are more than those of the vocabulary.
+    const torch::Tensor quantized =
+        device_.is_cpu() || planes.rows == 0 ? torch::Tensor() : dequantized(planes, device_, pool_);
+    for (size_t s = 0; s < batches_.ids.size(); ++s) {
+      const std::vector<int32_t>& ids = batches_.ids[s];
       torch::Tensor& rows = streams.quantized[s];
       if (planes.rows == 0) {
         rows.copy_(streams.exact[s]);
+      } else if (quantized.defined()) {
+        rows.copy_(hidden_of(quantized, ids));
       } else {
-        const torch::Tensor own = device_.is_cpu() ? rows : torch::empty(rows.sizes(), torch::kFloat);
         for (size_t t = 0; t < ids.size(); ++t)
-          planes.dequantize_row(ids[t], own.data_ptr<float>() + static_cast<int64_t>(t) * planes.columns);
-        if (!device_.is_cpu()) rows.copy_(own);
+          planes.dequantize_row(ids[t], rows.data_ptr<float>() + static_cast<int64_t>(t) * planes.columns);
         rows *= checkpoint_->config().embedding_scale;
       }
       SampleWork::rest(rows);
       SampleWork::rest(streams.exact[s]);
     }
+  }
+
+  // Every linear looks at its inputs; behind the last there is none.
+  void check_last(const std::vector<torch::Tensor>& stream) const {
+    for (const torch::Tensor& rows : stream)
+      require(torch::isfinite(rows).all().item<bool>(),
+              "{}: the hidden states behind model.layers.{} are not finite: its weights are too large for "
+              "FP32 sums",
+              checkpoint_->path().string(), checkpoint_->config().layers - 1);
   }
 
   // Blocks of all layers compete: every layer is scored before the first is quantised.
@@ -362,10 +342,10 @@ class CalibratedQuantizer {
     const ModelConfig& config = source_->config();
     Progress progress("layers scored", config.layers);
     for (int64_t index = 0; index < config.layers; ++index) {
-      scored.merge(score_layer(DecoderLayer(*source_, index), config, recipe_, plan_.config, stream, pool_));
+      scored.merge(score_layer(layer_of(index), config, recipe_, plan_.config, stream, pool_));
       progress.update(index + 1);
     }
-    choice_.blocks = choose_globally(scored, recipe_.residual.budget);
+    start_.choice.blocks = choose_globally(scored, recipe_.residual.budget);
   }
 
   void make_plan() {
@@ -374,7 +354,7 @@ class CalibratedQuantizer {
     for (std::vector<int32_t>& ids : samples)
       ids.resize(std::min(ids.size(), static_cast<size_t>(asked_.plan.length)));
     const std::vector<PlanVariant> variants = plan_variants(source_->config(), asked_);
-    choice_ = choose_plan(
+    start_.choice = choose_plan(
         source_->config(), asked_, variants,
         measure_sensitivities(*source_, variants, samples, SampleWork(pool_, scratch_, device_), pool_));
   }
@@ -382,7 +362,8 @@ class CalibratedQuantizer {
   // What layer `index` gets: the recipe, with the transforms that a plan chose for it.
   Recipe recipe_of(int64_t index) const {
     Recipe own = recipe_;
-    if (!choice_.transforms.empty()) own.transform = choice_.transforms[static_cast<size_t>(index)];
+    const std::vector<Recipe::Transforms>& chosen = start_.choice.transforms;
+    if (!chosen.empty()) own.transform = chosen[static_cast<size_t>(index)];
     return own;
   }
 
@@ -453,14 +434,14 @@ class CalibratedQuantizer {
   }
 
   Json make_report() const {
-    std::vector<std::string> notes = notes_;
+    std::vector<std::string> notes = start_.notes;
     notes.insert(notes.end(), plan_.notes.begin(), plan_.notes.end());
     Json report = {{"notes", notes},
                    {"predicted_peak_bytes", predicted_},
                    {"seconds", watch_.seconds()},
                    {"layers", layers_},
                    {"linears", matrices_}};
-    if (!choice_.report.is_null()) report["plan"] = choice_.report;
+    if (!start_.choice.report.is_null()) report["plan"] = start_.choice.report;
     if (asked_.calibrated())
       report["calibration"] = {{"text", samples_.text},
                                {"text_sha256", samples_.sha256},
@@ -480,10 +461,10 @@ class CalibratedQuantizer {
   OneMathThread one_math_thread_;
   Stopwatch watch_;
   CalibrationSamples samples_;
+  SampleBatches batches_;
   std::unique_ptr<WeightSource> source_;
   QuantizationPlan plan_;
-  std::vector<std::string> notes_;
-  QuantizationChoice choice_;  // of a plan, or its blocks of residual.scope = "global"
+  RunStart start_;
   fs::path scratch_;
   uint64_t predicted_ = 0;
   int64_t linears_ = 0;

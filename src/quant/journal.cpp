@@ -153,12 +153,11 @@ Journal::~Journal() {
 }
 
 std::optional<JournalEntry> Journal::find(const std::string& name) const {
-  if (!fs::exists(entry_path(name))) return {};
+  if (!has(name)) return {};
   return JournalEntry(entry_path(name));
 }
 
-void Journal::write(const std::string& name, const Json& facts, const Parts& parts,
-                    const std::function<void(size_t)>& written) {
+void Journal::write(const std::string& name, const Json& facts, const Parts& parts, const Hooks& hooks) {
   Json header = {{"facts", facts}, {"parts", Json::array()}};
   for (const auto& [part, bytes] : parts) header["parts"].push_back({{"name", part}, {"size", bytes.size()}});
   const std::string text = header.dump();
@@ -169,9 +168,10 @@ void Journal::write(const std::string& name, const Json& facts, const Parts& par
   file.write(text);
   uint32_t crc = checksum(facts);
   for (size_t i = 0; i < parts.size(); ++i) {
+    if (hooks.before) hooks.before(i);
     crc = checksum(parts[i].second, crc);
     if (!parts[i].second.empty()) file.write(parts[i].second.data(), parts[i].second.size());
-    if (written) written(i);
+    if (hooks.behind) hooks.behind(i);
   }
   file.write(&crc, sizeof crc);
   file.commit();

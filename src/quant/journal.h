@@ -55,9 +55,15 @@ class Journal {
   static fs::path path_of(const fs::path& output);
 
   std::optional<JournalEntry> find(const std::string& name) const;
-  /// Durable when it returns. written(i) is called when part i has been handed to the system.
-  void write(const std::string& name, const Json& facts, const Parts& parts,
-             const std::function<void(size_t)>& written = {});
+  bool has(const std::string& name) const { return fs::exists(entry_path(name)); }
+
+  /// Called with the number of a part right before its bytes are read, and when they have been handed to the
+  /// system.
+  struct Hooks {
+    std::function<void(size_t)> before, behind;
+  };
+  /// Durable when it returns.
+  void write(const std::string& name, const Json& facts, const Parts& parts, const Hooks& hooks = {});
   void erase(const std::string& name);
 
   /// Layers that are finished: entries layer_name(0), layer_name(1), ...

@@ -1,19 +1,27 @@
 #include "quant/layer_moments.h"
 
-#include "quant/transforms/top1_pca.h"
-
 namespace quatrain {
 namespace {
+
+constexpr int64_t kPieces = 64;
 
 void add(torch::Tensor& sum, const torch::Tensor& part) {
   sum = sum.defined() ? sum + part : part;
 }
 
+// Of keys [sequences, tokens, kv_heads, d], that of the largest |value| of each sequence and head.
+torch::Tensor largest_keys(const torch::Tensor& keys) {
+  const torch::Tensor token = keys.abs().amax(3).argmax(1, true).unsqueeze(3);  // [sequences, 1, kv_heads, 1]
+  return keys.gather(1, token.expand({-1, -1, -1, keys.size(3)})).squeeze(1);
+}
+
 }  // namespace
 
 torch::Tensor block_moments(const torch::Tensor& x, int64_t n) {
-  const torch::Tensor blocks = x.reshape({x.size(0), x.size(1) / n, n}).transpose(0, 1);
-  return torch::bmm(blocks.transpose(1, 2), blocks).to(torch::kDouble);
+  // On a GPU in pieces: a few small products of many rows each would leave most of it idle.
+  const int64_t pieces = x.is_cpu() || x.size(0) % kPieces != 0 ? 1 : kPieces, blocks = x.size(1) / n;
+  const torch::Tensor rows = x.reshape({pieces, -1, blocks, n}).transpose(1, 2).flatten(0, 1);
+  return torch::bmm(rows.transpose(1, 2), rows).reshape({pieces, blocks, n, n}).sum(0, false, torch::kDouble);
 }
 
 ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
@@ -30,7 +38,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     pass.attention_out = work.rows(hidden, config.hidden);
     pass.mlp_out = work.rows(hidden, config.hidden);
   }
-  std::vector<torch::Tensor> largest_keys;
+  std::vector<torch::Tensor> largest;
   work.each(hidden.size(), [&](size_t s, const InOrder& in_order) {
     const torch::Tensor& x = hidden[s];
     // Inputs are not quantised yet: what looks at them here is the check that they are finite.
@@ -39,10 +47,8 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     hooks.attention_input = [&](const torch::Tensor& queries, const torch::Tensor& keys) {
       part.keys = block_moments(keys.flatten(1), dim);
       part.key_sum = keys.sum(0, false, torch::kDouble);
-      std::vector<torch::Tensor> by_head;
-      for (int64_t head = 0; head < config.kv_heads; ++head)
-        by_head.push_back(top1_token(keys.select(1, head)));
-      part.largest_keys = torch::stack(by_head, 1);  // [1, kv_heads, d]
+      part.largest_keys = largest_keys(
+          keys.reshape({layer.sequences_in(keys.size(0)), -1, config.kv_heads, config.head_dim}));
       part.queries =
           block_moments(queries.flatten(1), dim).reshape({config.kv_heads, shared, dim, dim}).sum(1);
     };
@@ -56,13 +62,13 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     if (input_block > 0) part.attention = block_moments(input, input_block);
     part.mixed = block_moments(mixed, dim);
     if (input_block > 0) part.mlp = block_moments(mlp_input, input_block);
-    std::vector<torch::Tensor> inner, largest;  // inputs of down, by expert
+    std::vector<torch::Tensor> inner, magnitudes;  // inputs of down and their largest, by expert
     torch::Tensor mlp_out;
     const auto run_mlp = [&](const DecoderLayer::Mlp& mlp, const torch::Tensor& rows) {
       inner.push_back(mlp.down.quantize_input(layer.gated(mlp.gate.product(rows), mlp.up.product(rows))));
       if (down_block > 0) add(part.down, block_moments(inner.back(), down_block));
-      largest.push_back(rows.size(0) > 0 ? inner.back().abs().amax(0)
-                                         : inner.back().new_zeros({inner.back().size(1)}));
+      magnitudes.push_back(rows.size(0) > 0 ? inner.back().abs().amax(0)
+                                            : inner.back().new_zeros({inner.back().size(1)}));
       return mlp.down.product(inner.back());
     };
     if (routed) {
@@ -76,7 +82,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     } else {
       mlp_out = run_mlp(layer.mlps[0], mlp_input);
     }
-    part.down_largest = torch::stack(largest);
+    part.down_largest = torch::stack(magnitudes);
     if (config.sandwich_norms) pass.mlp_out[s].copy_(mlp_out);
     pass.output[s].copy_(middle + layer.mlp_update(mlp_out));
     in_order([&] {
@@ -93,7 +99,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
       add(moments.keys, part.keys);
       add(moments.queries, part.queries);
       add(moments.key_sum, part.key_sum);
-      largest_keys.push_back(part.largest_keys);
+      largest.push_back(part.largest_keys);
       moments.down_largest = moments.down_largest.defined()
                                  ? torch::maximum(moments.down_largest, part.down_largest)
                                  : part.down_largest;
@@ -107,7 +113,7 @@ ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
     SampleWork::rest(pass.middle[s]);
     SampleWork::rest(pass.output[s]);
   });
-  moments.largest_keys = torch::cat(largest_keys);
+  moments.largest_keys = torch::cat(largest);
   return pass;
 }
 

@@ -17,7 +17,7 @@ struct LayerMoments {
   torch::Tensor mixed;                 // of o's input, by query head: [heads, d, d]
   torch::Tensor keys, queries;         // after RoPE, queries of a KV head pooled: [kv_heads, d, d]
   torch::Tensor key_sum;               // [kv_heads, d]
-  torch::Tensor largest_keys;          // each sample's key of largest |value|: FP32 [samples, kv_heads, d]
+  torch::Tensor largest_keys;  // each sequence's key of largest |value|: FP32 [sequences, kv_heads, d]
   torch::Tensor down_largest;  // largest |input| of each channel of down, by expert: FP32 [experts, inner]
   int64_t tokens = 0, down_tokens = 0;  // the latter: inputs of down, one a token and expert
   std::vector<int64_t> expert_tokens;   // that the router sent to each expert; empty in dense layers
@@ -33,7 +33,8 @@ struct ExactPass {
 /// Sees the input of the linears at each site, FP32 [tokens, in], sample after sample.
 using SiteObserver = std::function<void(Site site, const torch::Tensor& input)>;
 
-/// Runs every sample of `hidden` (FP32 [tokens, hidden]) through the unquantised layer. Moments of down's
+/// Runs every sample of `hidden` (FP32 [tokens, hidden]; several sequences where layer.sequence says so)
+/// through the unquantised layer. Moments of down's
 /// inputs are pooled over experts, each of which adds those of the tokens that reach it.
 ExactPass run_exact(const DecoderLayer& layer, const ModelConfig& config,
                     const std::vector<torch::Tensor>& hidden, int64_t input_block, int64_t down_block,

@@ -11,6 +11,7 @@
 #include "quant/layer_sites.h"
 #include "quant/policy.h"
 #include "quant/reference/device.h"
+#include "quant/stopwatch.h"
 #include "quant/transformed_layer.h"
 #include "quant/transforms/block.h"
 #include "quant/weights/gptq.h"
@@ -19,13 +20,6 @@
 
 namespace quatrain {
 namespace {
-
-torch::Tensor dequantized(const NibblePlanes& planes, torch::Device device) {
-  torch::Tensor weight = torch::empty({planes.rows, planes.columns}, torch::kFloat);
-  for (int64_t row = 0; row < planes.rows; ++row)
-    planes.dequantize_row(row, weight.data_ptr<float>() + row * planes.columns);
-  return weight.to(device);
-}
 
 class LayerQuantizer {
  public:
@@ -323,7 +317,7 @@ class LayerQuantizer {
         const torch::Tensor bias = in_memory(linear->bias);
         part.bias.assign(bias.data_ptr<float>(), bias.data_ptr<float>() + bias.numel());
       }
-      const torch::Tensor quantized = dequantized(part, linear->weight.device());
+      const torch::Tensor quantized = dequantized(part, linear->weight.device(), pool_);
       Json entry = report;
       entry.update(
           {{"name", linear->name},
@@ -399,12 +393,26 @@ class LayerQuantizer {
 
 }  // namespace
 
+torch::Tensor dequantized(const NibblePlanes& planes, torch::Device device, ThreadPool& pool) {
+  const torch::Tensor weight = torch::empty({planes.rows, planes.columns}, torch::kFloat);
+  pool.parallel_for(planes.rows, 64, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row)
+      planes.dequantize_row(row, weight.data_ptr<float>() + row * planes.columns);
+  });
+  return weight.to(device);
+}
+
 QuantizedLayer quantize_layer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
                               const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool,
                               const BlockChoice& chosen) {
+  const Stopwatch watch;
   TransformedLayer transformed =
       transform_layer(std::move(layer), config, recipe, plan, streams.exact, streams.work, pool);
-  return LayerQuantizer(std::move(transformed), config, recipe, plan, streams, pool, chosen).run();
+  const double seconds = watch.seconds();
+  QuantizedLayer result =
+      LayerQuantizer(std::move(transformed), config, recipe, plan, streams, pool, chosen).run();
+  result.transform_seconds = seconds;
+  return result;
 }
 
 std::map<std::string, ScoredMatrix> score_layer(DecoderLayer layer, const ModelConfig& config,

@@ -39,8 +39,9 @@ struct QuantizedLayer {
   std::map<std::string, torch::Tensor> transforms;  // the stored ones, by tensor name, FP32
   std::map<std::string, torch::Tensor> norms;       // gains that took scales, by tensor name
   Json smoothing = Json::array();                   // smooth_layer()'s report
-  Json coverage;            // of experts: {"expert_tokens": [...], "starved": [names]}; null in dense layers
-  double stream_error = 0;  // of the quantised stream behind the layer, relative to the unquantised one
+  Json coverage;  // of experts: {"expert_tokens": [...], "starved": [names]}; null in dense layers
+  double transform_seconds = 0;  // of the pass over the unquantised layer and of making its transforms
+  double stream_error = 0;       // of the quantised stream behind the layer, relative to the unquantised one
 };
 
 /// Quantises `layer`, as the transformed unquantised model has it, by `recipe` and moves both streams behind
@@ -53,6 +54,9 @@ struct QuantizedLayer {
 QuantizedLayer quantize_layer(DecoderLayer layer, const ModelConfig& config, const Recipe& recipe,
                               const QuantizationConfig& plan, CalibrationStreams& streams, ThreadPool& pool,
                               const BlockChoice& chosen = {});
+
+/// FP32 [rows, columns].
+torch::Tensor dequantized(const NibblePlanes& planes, torch::Device device, ThreadPool& pool);
 
 /// The scores of every residual block of `layer` (residual.score) after its transforms, by linear, from the
 /// unquantised stream alone; moves streams.exact behind the layer.

@@ -105,7 +105,7 @@ class Planner {
       return stored(kinds.down_block, "transform.down", "mlp.down_transform");
     // Behind the balanced diagonal the offset form serves quantisers that have a zero point.
     const bool turned = kinds.down == "balanced-diagonal-hadamard";
-    const bool divides = fitting_group(linear.in, kinds.down_block) >= kSmallestGroup;
+    const bool divides = has_blocks(linear.in, kinds.down_block);
     if (kinds.down == "grouped-offset-hadamard" || (turned && divides && !recipe_.activations.symmetric)) {
       require(
           divides,
@@ -172,6 +172,10 @@ class Planner {
 };
 
 }  // namespace
+
+bool has_blocks(int64_t width, int64_t block) {
+  return fitting_group(width, block) >= kSmallestGroup;
+}
 
 std::string_view half_type(std::string_view dtype) {
   return dtype == "bfloat16" ? "BF16" : "F16";

@@ -29,6 +29,9 @@ struct QuantizationPlan {
 QuantizationPlan plan_quantization(const ModelConfig& model, const Recipe& recipe,
                                    std::span<const Recipe::Transforms> by_layer = {});
 
+/// Whether transforms in blocks of `block` columns, or fewer from 16 on, divide rows of `width` columns.
+bool has_blocks(int64_t width, int64_t block);
+
 /// The type of large tensors that stay unquantised; norms are small and exact in FP32.
 std::string_view half_type(std::string_view dtype);
 

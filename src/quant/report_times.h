@@ -5,11 +5,12 @@
 
 namespace quatrain {
 
-/// Without every "seconds" and without the memory that was predicted for this machine's threads: what the
-/// artifact keeps, so that equal runs write equal files.
+/// Without every "seconds" and "stage_seconds" and without the memory that was predicted for this machine's
+/// threads: what the artifact keeps, so that equal runs write equal files.
 inline Json without_times(Json report) {
   if (report.is_object()) {
     report.erase("seconds");
+    report.erase("stage_seconds");
     report.erase("predicted_peak_bytes");
   }
   if (report.is_structured())

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <map>
@@ -101,7 +102,7 @@ void SampleWork::each(size_t samples, const std::function<void(size_t, const InO
       throw;
     }
   };
-  if (pool_ == nullptr) {
+  if (pool_ == nullptr || !device_.is_cpu()) {
     for (size_t sample = 0; sample < samples; ++sample) run(sample);
     return;
   }
@@ -142,6 +143,18 @@ void SampleWork::rest(const torch::Tensor& rows) {
   // Pages that a neighbour shares go too: of a shared map only the view is lost, never what was written.
   const uintptr_t first = begin / page * page;
   ::madvise(reinterpret_cast<void*>(first), (end - first + page - 1) / page * page, MADV_DONTNEED);
+}
+
+SampleBatches batched(const std::vector<std::vector<int32_t>>& samples, int64_t most) {
+  const auto differs = [&](const std::vector<int32_t>& ids) { return ids.size() != samples[0].size(); };
+  if (most <= 1 || std::any_of(samples.begin(), samples.end(), differs)) return {samples, 0};
+  SampleBatches batches;
+  batches.sequence = samples.empty() ? 0 : std::ssize(samples[0]);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    if (s % static_cast<size_t>(most) == 0) batches.ids.emplace_back();
+    batches.ids.back().insert(batches.ids.back().end(), samples[s].begin(), samples[s].end());
+  }
+  return batches;
 }
 
 }  // namespace quatrain

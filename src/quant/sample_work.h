@@ -1,4 +1,5 @@
-// Calibration samples one by one: which threads run them, and where what is kept of them lies.
+// Calibration samples one by one, or some together on a GPU: which threads run them, and where what is kept
+// of them lies.
 #pragma once
 
 #include <torch/torch.h>
@@ -25,7 +26,8 @@ class SampleWork {
       : pool_(&pool), scratch_(std::move(scratch)), device_(device) {}
 
   /// body(sample, in_order) for every sample in [0, samples). Sums over samples are taken inside in_order:
-  /// they then do not depend on the number of threads. The first exception ends the loop.
+  /// they then do not depend on the number of threads. The first exception ends the loop. On a GPU the
+  /// calling thread runs all of them: its operations wait for one another there anyway.
   void each(size_t samples, const std::function<void(size_t sample, const InOrder& in_order)>& body) const;
 
   torch::Device device() const { return device_; }
@@ -45,5 +47,16 @@ class SampleWork {
   fs::path scratch_;
   torch::Device device_ = torch::kCPU;
 };
+
+/// Token sequences that meet a layer together: all of `sequence` tokens, as DecoderLayer::sequence names
+/// them.
+struct SampleBatches {
+  std::vector<std::vector<int32_t>> ids;  // of each batch, one sequence behind the other
+  int64_t sequence = 0;                   // 0: a batch is one sample
+};
+
+/// Batches of at most `most` samples in their order; of one each where their lengths differ. A GPU spends
+/// more time on being told what to do than on one sample of a small model.
+SampleBatches batched(const std::vector<std::vector<int32_t>>& samples, int64_t most);
 
 }  // namespace quatrain

@@ -146,7 +146,7 @@ class Transformer {
     torch::Tensor blocks;
     if (transform.kind == "block") {
       blocks = balance(moments / static_cast<double>(tokens), weight_gram(site, transform.order),
-                       kInputDamping, seed(name))
+                       kInputDamping, seed(name), &pool_)
                    .to(torch::kBFloat16)  // as it is stored; the inverse is that of the rounded matrix
                    .to(torch::kFloat);
       result_.transforms[transform.tensor] = blocks;
@@ -189,7 +189,7 @@ class Transformer {
     const torch::Tensor moments =
         pooled(pass_.moments.mixed) / static_cast<double>(pass_.moments.tokens * shared);
     const torch::Tensor gram = pooled(block_moments(layer_.o.weight.to(torch::kDouble), dim));
-    turn_values(balance(moments, gram, kInputDamping, seed("value")));
+    turn_values(balance(moments, gram, kInputDamping, seed("value"), &pool_));
   }
 
   // A Hadamard matrix of each KV head with a constant row for the first channel of its `order`, int64
@@ -241,7 +241,7 @@ class Transformer {
     const torch::Tensor covariance =
         pass_.moments.keys / tokens - mean.unsqueeze(2).matmul(mean.unsqueeze(1));
     const torch::Tensor queries = pass_.moments.queries / (tokens * static_cast<double>(shared));
-    store_keys(transform, balance(covariance, queries, kKeyDamping, seed("key")), mean);
+    store_keys(transform, balance(covariance, queries, kKeyDamping, seed("key"), &pool_), mean);
   }
 
   // k <- (k - mean) A, q <- q A^-T: a FP64 [kv_heads, d, d], mean [kv_heads, d].

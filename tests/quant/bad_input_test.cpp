@@ -97,5 +97,20 @@ TEST_F(BadInput, ActivationsThatAreNotFiniteAreNamed) {
   }
 }
 
+// Overflow behind the last linear, where no further input is looked at.
+TEST_F(BadInput, AStreamThatEndsNotFiniteIsNamed) {
+  poke("model.layers.2.mlp.gate_proj.weight", 1e3f);
+  poke("model.layers.2.mlp.up_proj.weight", 1e3f);
+  poke("model.layers.2.mlp.down_proj.weight", 3e38f);
+  try {
+    run("gptq", {std::vector<int32_t>(16, 5), std::vector<int32_t>(16, 6), {1, 2, 3, 4}});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("behind model.layers.2 are not finite"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_FALSE(fs::exists(directory_ / "out"));
+}
+
 }  // namespace
 }  // namespace quatrain

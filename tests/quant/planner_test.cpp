@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "model/inspect.h"
+#include "model/shape_file.h"
+#include "model/synth.h"
 #include "quant/pipeline.h"
 #include "quant/planner/plan.h"
 #include "quant/policy.h"
@@ -308,6 +310,28 @@ TEST_F(Planned, ChoosesTheTransformOfEverySite) {
     EXPECT_GT(all["bought"]["gain_of_transforms"].get<double>(),
               none["bought"]["gain_of_transforms"].get<double>());
   }
+}
+
+// 72 inner channels: no block of 16 columns divides them.
+TEST_F(Planned, LeavesOutBlocksThatDoNotDivideAWidth) {
+  const ModelConfig shape = parse_shape(
+      R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,"intermediate_size":72,
+          "num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":1,"vocab_size":300})",
+      false, "shape");
+  QuantizeOptions options;
+  options.threads = 2;
+  options.samples = samples(4, 48, 70);
+  const Recipe recipe =
+      load_recipe("quatrain", {"plan.max_slowdown=3", "plan.transforms=true", "refine.samples=0"});
+  const Json report =
+      quantize(synthetic_checkpoint(shape, {.dtype = "float32"}), recipe, directory_ / "out", options);
+  const Json& plan = report["plan"];
+  ASSERT_EQ(plan["left_out"].size(), 1u) << plan["left_out"].dump();
+  EXPECT_EQ(plan["left_out"][0]["site"], "down");
+  EXPECT_EQ(plan["left_out"][0]["member"], "balanced-block");
+  EXPECT_NE(plan["left_out"][0]["reason"].get<std::string>().find("72"), std::string::npos);
+  for (const Json& site : plan["sites"])
+    EXPECT_EQ(site["members"].contains("balanced-block"), site["site"] != "down") << site.dump();
 }
 
 TEST_F(Planned, SameFilesFromAnyNumberOfThreads) {

@@ -14,8 +14,8 @@
 namespace quatrain {
 namespace {
 
-constexpr const char* kMembers[] = {"none", "balanced-diagonal", "balanced-diagonal-hadamard",
-                                    "balanced-block"};
+constexpr const char* kBlocks = "balanced-block";
+constexpr const char* kMembers[] = {"none", "balanced-diagonal", "balanced-diagonal-hadamard", kBlocks};
 constexpr int kRounds = 4;  // transforms and blocks wait for each other's choice
 
 struct LinearCost {
@@ -55,6 +55,16 @@ const std::string& kind_at(const Recipe::Transforms& transform, Site site) {
          : site == Site::GateUp ? transform.gate_up_kind()
          : site == Site::Down   ? transform.down
                                 : none;
+}
+
+// `member` of the balanced family at the inputs of all sites where it can be.
+void give(Recipe::Transforms& transform, const std::string& member, const ModelConfig& model) {
+  const auto at = [&](int64_t width, int64_t block) {
+    return member != kBlocks || has_blocks(width, block) ? member : "none";
+  };
+  transform.inputs = at(model.hidden, transform.inputs_block);
+  transform.gate_up = "inputs";
+  transform.down = at(model.intermediate, transform.down_block);
 }
 
 class Planner {
@@ -344,6 +354,12 @@ class Planner {
       text += fmt::format("{}{} at {} sites", text.empty() ? "" : ", ", kind, count);
     log_info("transforms: {}", text);
     choice.report["sites"] = all;
+    if (const Json missing = left_out(model_, recipe_); !missing.empty()) {
+      choice.report["left_out"] = missing;
+      for (const Json& one : missing)
+        log_info("transforms: no {} at {}: {}", one.at("member").get<std::string>(),
+                 one.at("site").get<std::string>(), one.at("reason").get<std::string>());
+    }
   }
 
   const ModelConfig& model_;
@@ -391,7 +407,7 @@ double transform_price(const Transform& transform, int64_t width) {
 
 std::vector<PlanVariant> plan_variants(const ModelConfig& model, const Recipe& recipe) {
   std::vector<PlanVariant> variants;
-  const Recipe own = planned(recipe);
+  const Recipe own = planned(recipe, model);
   if (!recipe.plan.transforms) return {{own, plan_quantization(model, own).config}};
   require(model.moe.experts == 0,
           "recipe {}: plan.transforms chooses by site, and experts share the transforms of their inputs: it "
@@ -399,8 +415,7 @@ std::vector<PlanVariant> plan_variants(const ModelConfig& model, const Recipe& r
           recipe.name, model.architecture);
   for (const char* kind : kMembers) {
     Recipe variant = own;
-    variant.transform.inputs = variant.transform.down = kind;
-    variant.transform.gate_up = "inputs";
+    give(variant.transform, kind, model);
     variants.push_back({variant, plan_quantization(model, variant).config});
   }
   return variants;
@@ -412,14 +427,27 @@ QuantizationChoice choose_plan(const ModelConfig& model, const Recipe& recipe,
   return Planner(model, recipe, variants, measured).run();
 }
 
-Recipe planned(Recipe recipe) {
+Json left_out(const ModelConfig& model, const Recipe& recipe) {
+  Json all = Json::array();
+  const auto look = [&](const char* site, int64_t width, int64_t block) {
+    if (!has_blocks(width, block))
+      all.push_back({{"site", site},
+                     {"member", kBlocks},
+                     {"reason", fmt::format("no block of 16 columns or more divides its {} inputs", width)}});
+  };
+  look("qkv", model.hidden, recipe.transform.inputs_block);
+  look("gate_up", model.hidden, recipe.transform.inputs_block);
+  look("down", model.intermediate, recipe.transform.down_block);
+  return all;
+}
+
+Recipe planned(Recipe recipe, const ModelConfig& model) {
   if (!recipe.plan.asked()) return recipe;
   recipe.residual.budget = 0;
   recipe.residual.scope = "matrix";
   if (recipe.plan.max_slowdown > 0) recipe.activations.layers8 = "none";
   if (recipe.plan.transforms) {
-    recipe.transform.inputs = recipe.transform.down = "balanced-block";
-    recipe.transform.gate_up = "inputs";
+    give(recipe.transform, kBlocks, model);
   }
   recipe.plan = {};
   return recipe;

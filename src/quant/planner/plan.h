@@ -33,7 +33,8 @@ struct QuantizationChoice {
 };
 
 /// The recipes that the planner may give a layer, planned(recipe) first: with plan.transforms one for each
-/// member of the balanced family (none first) at the inputs of q, k, v, of gate, up and of down.
+/// member of the balanced family (none first) at the inputs of q, k, v, of gate, up and of down. Where no
+/// block of 16 columns or more divides a width, none stands in for the balanced block; left_out() says so.
 std::vector<PlanVariant> plan_variants(const ModelConfig& model, const Recipe& recipe);
 
 /// Spends recipe.plan's limit on what gives most back. Costs:
@@ -53,8 +54,11 @@ QuantizationChoice choose_plan(const ModelConfig& model, const Recipe& recipe,
 /// bits each, as a 4-bit weight takes a multiplication and an addition.
 double transform_price(const Transform& transform, int64_t width);
 
+/// The members that plan_variants() leaves out: {"site", "member", "reason"} each.
+Json left_out(const ModelConfig& model, const Recipe& recipe);
+
 /// The recipe as its layers are quantised once a plan has chosen: without what the plan replaces. With
 /// plan.transforms its own are what any layer may have.
-Recipe planned(Recipe recipe);
+Recipe planned(Recipe recipe, const ModelConfig& model);
 
 }  // namespace quatrain

@@ -129,10 +129,11 @@ torch::Tensor DecoderLayer::rotate(const torch::Tensor& x) const {
   const auto half = static_cast<int64_t>(frequencies.size());
   const torch::Tensor inverse =
       torch::tensor(frequencies, torch::kFloat).to(x.device(), /*non_blocking=*/true);
-  const torch::Tensor angle =
-      torch::arange(x.size(0), inverse.options()).unsqueeze(1) * inverse.unsqueeze(0);  // [tokens, half]
-  const torch::Tensor cosine = (angle.cos() * rope.attention_scale()).contiguous();
-  const torch::Tensor sine = (angle.sin() * rope.attention_scale()).contiguous();
+  const int64_t sequences = sequences_in(x.size(0));
+  const torch::Tensor angle = torch::arange(x.size(0) / sequences, inverse.options()).unsqueeze(1) *
+                              inverse.unsqueeze(0);  // [tokens of a sequence, half]
+  const torch::Tensor cosine = (angle.cos() * rope.attention_scale()).repeat({sequences, 1});
+  const torch::Tensor sine = (angle.sin() * rope.attention_scale()).repeat({sequences, 1});
   if (as_operations(x)) return operations::rotate(x, cosine, sine);
   const torch::Tensor values = x.contiguous();
   torch::Tensor out = torch::empty_like(values);
@@ -146,7 +147,9 @@ torch::Tensor DecoderLayer::attend(const torch::Tensor& queries, const torch::Te
   const int64_t tokens = queries.size(0), shared = config_.heads / config_.kv_heads, dim = config_.head_dim;
   const int64_t window = config_.sliding_window[static_cast<size_t>(index_)];
   const torch::Tensor scaled = queries * config_.attention_scale;
-  if (as_operations(queries)) return operations::attend(scaled, keys, values, window);
+  const int64_t sequences = sequences_in(tokens);
+  if (as_operations(queries) || sequences > 1)
+    return operations::attend(scaled, keys, values, window, sequences);
   const torch::Tensor grouped = scaled.reshape({tokens, config_.kv_heads, shared, dim});
   torch::Tensor mixed = torch::empty({tokens, config_.kv_heads, shared, dim}, torch::kFloat);
   for (int64_t head = 0; head < config_.kv_heads; ++head) {

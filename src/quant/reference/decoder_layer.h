@@ -25,8 +25,9 @@ struct LayerHooks {
   std::function<void(const torch::Tensor& queries, const torch::Tensor& keys)> attention_input;
 };
 
-/// hidden [tokens, hidden] of one sequence from position 0 -> the layer's output, same shape. Linears and
-/// norms are public: calibrated stages replace them one by one.
+/// hidden [tokens, hidden] of one sequence from position 0, or of several of equal length behind one another
+/// -> the layer's output, same shape. Linears and norms are public: calibrated stages replace them one by
+/// one.
 class DecoderLayer {
  public:
   struct Mlp {
@@ -45,6 +46,10 @@ class DecoderLayer {
   torch::Tensor q_norm, k_norm;
   KvPolicy kv;
   KeyTransform key_transform;
+  int64_t sequence = 0;  // tokens of each sequence; 0: all are one
+
+  /// How many sequences `tokens` are.
+  int64_t sequences_in(int64_t tokens) const { return sequence == 0 ? 1 : tokens / sequence; }
 
   /// The experts of every token, int64 [tokens, k], and how much each counts, FP32 [tokens, k].
   struct Routing {

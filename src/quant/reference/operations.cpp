@@ -24,14 +24,17 @@ torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& cosine, const 
 }
 
 torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values,
-                     int64_t window) {
-  const int64_t tokens = queries.size(0), kv_heads = keys.size(1), dim = queries.size(2);
-  const int64_t shared = queries.size(1) / kv_heads;
-  const torch::Tensor grouped = queries.reshape({tokens, kv_heads, shared, dim});
-  const torch::Tensor k_heads = keys.permute({1, 2, 0}), v_heads = values.permute({1, 0, 2});
+                     int64_t window, int64_t sequences) {
+  const int64_t tokens = queries.size(0) / sequences, kv_heads = keys.size(1), dim = queries.size(2);
+  const int64_t shared = queries.size(1) / kv_heads, batch = sequences * kv_heads;
+  const torch::Tensor grouped = queries.reshape({sequences, tokens, kv_heads, shared, dim});
+  const auto by_head = [&](const torch::Tensor& x, torch::IntArrayRef order) {
+    return x.reshape({sequences, tokens, kv_heads, dim}).permute(order).flatten(0, 1);
+  };
+  const torch::Tensor k_heads = by_head(keys, {0, 2, 3, 1}), v_heads = by_head(values, {0, 2, 1, 3});
   std::vector<torch::Tensor> parts;
   for (int64_t begin = 0; begin < tokens; begin += kQueryChunk) {
-    const int64_t end = std::min(begin + kQueryChunk, tokens);
+    const int64_t end = std::min(begin + kQueryChunk, tokens), count = end - begin;
     const int64_t first = window > 0 ? std::max<int64_t>(0, begin - window + 1) : 0;
     const auto whole = torch::TensorOptions(torch::kLong).device(queries.device());
     const torch::Tensor position = torch::arange(begin, end, whole).unsqueeze(1),
@@ -39,18 +42,17 @@ torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys, co
     torch::Tensor hidden = key > position;
     if (window > 0) hidden = hidden.logical_or(key <= position - window);
     const torch::Tensor part =
-        grouped.slice(0, begin, end).permute({1, 2, 0, 3}).reshape({kv_heads, shared * (end - begin), dim});
+        grouped.slice(1, begin, end).permute({0, 2, 3, 1, 4}).reshape({batch, shared * count, dim});
     const torch::Tensor scores = torch::bmm(part, k_heads.slice(2, first, end))
-                                     .reshape({kv_heads, shared, end - begin, end - first})
+                                     .reshape({batch, shared, count, end - first})
                                      .masked_fill(hidden, -std::numeric_limits<float>::infinity());
-    const torch::Tensor share =
-        torch::softmax(scores, -1).reshape({kv_heads, shared * (end - begin), end - first});
+    const torch::Tensor share = torch::softmax(scores, -1).reshape({batch, shared * count, end - first});
     parts.push_back(torch::bmm(share, v_heads.slice(1, first, end))
-                        .reshape({kv_heads, shared, end - begin, dim})
-                        .permute({2, 0, 1, 3})
-                        .reshape({end - begin, kv_heads * shared * dim}));
+                        .reshape({sequences, kv_heads, shared, count, dim})
+                        .permute({0, 3, 1, 2, 4})
+                        .reshape({sequences, count, kv_heads * shared * dim}));
   }
-  return torch::cat(parts, 0);
+  return torch::cat(parts, 1).flatten(0, 1);
 }
 
 torch::Tensor quantize_rows(const torch::Tensor& x, int64_t group, const GroupRule& rule) {

@@ -16,11 +16,11 @@ torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& gain, double
 /// RoPE of x [tokens, heads, dim] by the angles of cosine, sine [tokens, half]; columns past 2 half stay.
 torch::Tensor rotate(const torch::Tensor& x, const torch::Tensor& cosine, const torch::Tensor& sine);
 
-/// Causal attention of one sequence: queries [tokens, heads, dim], already scaled, keys and values
-/// [tokens, kv_heads, dim] -> [tokens, heads * dim]. window > 0: keys `window` or more before a query are
-/// hidden.
+/// Causal attention within each of `sequences` of equal length that lie behind one another: queries [tokens,
+/// heads, dim], already scaled, keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim]. window > 0:
+/// keys `window` or more before a query are hidden.
 torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values,
-                     int64_t window);
+                     int64_t window, int64_t sequences = 1);
 
 /// s (q - z) of x [rows, width], groups of `group` along a row, the last may be narrower: the values of
 /// quantize_rows() bit for bit. Not for gradients.

@@ -17,6 +17,7 @@
 #include "quant/refine/rewrite.h"
 #include "quant/refine/student.h"
 #include "quant/sample_work.h"
+#include "quant/stopwatch.h"
 
 namespace quatrain {
 namespace {
@@ -27,24 +28,25 @@ constexpr int64_t kWarmUp = 2;                              // steps
 // What the original model predicts from: hidden states behind its final norm, one layer resident at a time.
 struct Teacher {
   ReferenceLinear head;
-  std::vector<Lesson> lessons;  // a sample each
+  std::vector<Lesson> lessons;  // a batch each
 };
 
-Teacher run_teacher(const WeightSource& source, const std::vector<std::vector<int32_t>>& samples,
-                    ThreadPool& pool) {
+Teacher run_teacher(const WeightSource& source, const SampleBatches& batches, ThreadPool& pool,
+                    torch::Device device) {
   const OneMathThread one_thread_a_sample;
-  const SampleWork work(pool, {});
+  const SampleWork work(pool, {}, device);
   const ModelConfig& config = source.config();
   Teacher teacher;
   {
     const torch::Tensor embedding = source.embedding();
-    for (const std::vector<int32_t>& ids : samples)
+    for (const std::vector<int32_t>& ids : batches.ids)
       teacher.lessons.push_back({ids, embedded(embedding, ids) * config.embedding_scale});
   }
   Progress progress("layers of the original model", config.layers);
   for (int64_t index = 0; index < config.layers; ++index) {
-    const DecoderLayer layer(source, index);
-    work.each(samples.size(), [&](size_t sample, const InOrder&) {
+    DecoderLayer layer(source, index);
+    layer.sequence = batches.sequence;
+    work.each(batches.ids.size(), [&](size_t sample, const InOrder&) {
       torch::Tensor& hidden = teacher.lessons[sample].teacher;
       hidden = layer.forward(hidden);
     });
@@ -66,11 +68,11 @@ double rate_at(int64_t step, int64_t steps, double rate) {
   return rate * warm * 0.5 * (1 + std::cos(std::numbers::pi * progress));
 }
 
-// Trains the student in place; the mean divergence of every step's lessons, before the step. What stays is
+// Trains the student in place, `batch` lessons a step; their mean divergence before every step. What stays is
 // the mean of the parameters over the second half of the steps, which lies nearer to the minimum than the
 // last of them (Polyak and Juditsky, 1992).
 std::vector<double> train(Student& student, std::span<const Lesson> lessons, const ReferenceLinear& head,
-                          const Recipe::Refine& settings, ThreadPool& pool) {
+                          size_t batch, const Recipe::Refine& settings, ThreadPool& pool) {
   const Student::Parameters parameters = student.parameters();
   std::vector<torch::Tensor> all = parameters.scales, mean;
   all.insert(all.end(), parameters.norms.begin(), parameters.norms.end());
@@ -81,15 +83,13 @@ std::vector<double> train(Student& student, std::span<const Lesson> lessons, con
   const auto set_rate = [&](size_t group, double rate) {
     static_cast<torch::optim::AdamOptions&>(adam.param_groups()[group].options()).lr(rate);
   };
-  const int64_t steps = std::ssize(lessons) / kRefinementBatch, averaged = steps - steps / 2;
+  const auto steps = static_cast<int64_t>(lessons.size() / batch), averaged = steps - steps / 2;
   Progress progress("refinement steps", steps);
   Student::Parameters gradients;
   std::vector<double> losses;
   for (int64_t step = 0; step < steps; ++step) {
-    const std::vector<double> batch =
-        student.divergence(lessons.subspan(static_cast<size_t>(step * kRefinementBatch), kRefinementBatch),
-                           head, pool, &gradients);
-    losses.push_back(mean_of(batch));
+    losses.push_back(mean_of(student.divergence(lessons.subspan(static_cast<size_t>(step) * batch, batch),
+                                                head, pool, &gradients)));
     require(std::isfinite(losses.back()), "refinement: the divergence of step {} is not finite", step + 1);
     for (size_t i = 0; i < gradients.scales.size(); ++i)
       parameters.scales[i].mutable_grad() = gradients.scales[i];
@@ -111,6 +111,7 @@ std::vector<double> train(Student& student, std::span<const Lesson> lessons, con
 Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& source, const Recipe& recipe,
             const std::vector<std::vector<int32_t>>& samples, const fs::path& output, int threads,
             torch::Device device) {
+  const Stopwatch watch;
   ThreadPool pool(threads);
   keep_freed_memory();
   const Recipe::Refine& settings = recipe.refine;
@@ -120,15 +121,17 @@ Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& s
   for (std::vector<int32_t>& ids : cut)
     ids.resize(std::min(ids.size(), static_cast<size_t>(settings.length)));
 
-  const Teacher teacher = run_teacher(*checkpoint_weight_source(original, device), cut, pool);
+  // On a CPU a thread takes a sample, on a GPU the samples of a step are one lesson.
+  const SampleBatches batches = batched(cut, device.is_cpu() ? 1 : kRefinementBatch);
+  const size_t batch = kRefinementBatch / (cut.size() / batches.ids.size());
+  const Teacher teacher = run_teacher(*checkpoint_weight_source(original, device), batches, pool, device);
   Student student(source, fastest_product_type(device), device);
+  student.set_sequence(batches.sequence);
   const std::span<const Lesson> lessons = teacher.lessons;
-  const auto held_out = [&] {
-    return mean_of(student.divergence(lessons.last(kRefinementBatch), teacher.head, pool));
-  };
+  const auto held_out = [&] { return mean_of(student.divergence(lessons.last(batch), teacher.head, pool)); };
   const double before = held_out();
   const std::vector<double> losses =
-      train(student, lessons.first(static_cast<size_t>(trained)), teacher.head, settings, pool);
+      train(student, lessons.first(lessons.size() - batch), teacher.head, batch, settings, pool);
   const double after = held_out();
   const bool better = after < before;
   log_info("refinement: divergence of the samples held out {:.4f} -> {:.4f}{}", before, after,
@@ -142,6 +145,7 @@ Json refine(const std::shared_ptr<const Checkpoint>& original, const fs::path& s
   if (better) refined.scales = student.scales();
   if (better && settings.norm_rate > 0) refined.norms = student.norms();
   rewrite(source, refined, recipe.to_toml(), report, output);
+  report["refine"]["seconds"] = watch.seconds();
   return report;
 }
 

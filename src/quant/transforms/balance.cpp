@@ -1,5 +1,6 @@
 #include "quant/transforms/balance.h"
 
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -20,10 +21,13 @@ std::vector<int64_t> permutation(int64_t n, SplitMix64& random) {
   return order;
 }
 
-torch::Tensor power(const torch::Tensor& s, double exponent) {
-  auto [values, vectors] = torch::linalg_eigh(s);
-  values = torch::maximum(values, values.amax(-1, true) * kSmallestEigenvalue);
-  return (vectors * values.pow(exponent).unsqueeze(-2)).matmul(vectors.transpose(-1, -2));
+// s^e for each exponent e.
+template <typename... Exponents>
+auto powers(const torch::Tensor& s, Exponents... exponents) {
+  auto [decomposed, vectors] = torch::linalg_eigh(s);
+  const torch::Tensor values = torch::maximum(decomposed, decomposed.amax(-1, true) * kSmallestEigenvalue);
+  const torch::Tensor basis = vectors;
+  return std::array{(basis * values.pow(exponents).unsqueeze(-2)).matmul(basis.transpose(-1, -2))...};
 }
 
 // What is added to a diagonal [..., n]. A block that nothing reaches stays invertible.
@@ -65,29 +69,40 @@ torch::Tensor offset_rotation(int64_t n, uint64_t seed, bool hadamard) {
 }
 
 torch::Tensor geometric_mean(const torch::Tensor& s, const torch::Tensor& g) {
-  const torch::Tensor root = power(s, 0.5), inverse = power(s, -0.5);
-  return inverse.matmul(power(root.matmul(g).matmul(root), 0.5)).matmul(inverse);
+  const auto [root, inverse] = powers(s, 0.5, -0.5);
+  return inverse.matmul(powers(root.matmul(g).matmul(root), 0.5)[0]).matmul(inverse);
 }
 
 torch::Tensor balancing_scale(const torch::Tensor& s, const torch::Tensor& g, double damping) {
   return ((s + damping_of(s, damping)) / (g + damping_of(g, damping))).pow(0.25);
 }
 
-torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double damping, uint64_t seed) {
+torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double damping, uint64_t seed,
+                      ThreadPool* pool) {
   const int64_t n = s.size(-1);
   // On the CPU, so that bases have the same signs whatever the device.
-  const torch::Tensor moments = damped(s.cpu(), damping);
-  const torch::Tensor a = power(geometric_mean(moments, damped(g.cpu(), damping)), 0.5);
-  const torch::Tensor basis =
-      std::get<1>(torch::linalg_eigh(a.transpose(-1, -2).matmul(moments).matmul(a))).flip(-1);
-  torch::Tensor rotation = offset_rotation(n, seed);
-  if (s.dim() == 3) {
-    std::vector<torch::Tensor> rotations;
-    for (int64_t block = 0; block < s.size(0); ++block)
-      rotations.push_back(offset_rotation(n, SplitMix64(seed + static_cast<uint64_t>(block)).next()));
-    rotation = torch::stack(rotations);
+  const torch::Tensor moments = s.to(torch::kCPU, torch::kDouble), gram = g.to(torch::kCPU, torch::kDouble);
+  torch::Tensor result = torch::empty_like(moments);
+  const auto one = [&](const torch::Tensor& own, const torch::Tensor& weights, uint64_t own_seed) {
+    const torch::Tensor x = damped(own, damping);
+    const torch::Tensor a = powers(geometric_mean(x, damped(weights, damping)), 0.5)[0];
+    const torch::Tensor basis = std::get<1>(torch::linalg_eigh(a.t().matmul(x).matmul(a))).flip(-1);
+    return a.matmul(basis).matmul(offset_rotation(n, own_seed));
+  };
+  if (s.dim() == 2) {
+    result = one(moments, gram, seed);
+  } else {
+    const auto blocks = [&](int64_t begin, int64_t end, int) {
+      const c10::InferenceMode inference(result.is_inference());  // as the caller
+      for (int64_t block = begin; block < end; ++block)
+        result[block].copy_(
+            one(moments[block], gram[block], SplitMix64(seed + static_cast<uint64_t>(block)).next()));
+    };
+    if (pool == nullptr)
+      blocks(0, s.size(0), 0);
+    else
+      pool->parallel_for(s.size(0), 1, blocks);
   }
-  const torch::Tensor result = a.matmul(basis).matmul(rotation);
   require(torch::isfinite(result).all().item<bool>(), "a balanced transform of order {} is not finite", n);
   return result.to(s.device());
 }

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "base/thread_pool.h"
+
 namespace quatrain {
 
 /// FP64 [n, n], orthogonal, first row constant, the rest random: x <- x Q turns the first channel into one
@@ -25,7 +27,8 @@ torch::Tensor balancing_scale(const torch::Tensor& s, const torch::Tensor& g, do
 /// tr(A^T S A) tr(A^-1 G A^-T) is least for A A^T = S^-1 # G. A is then turned into the eigenbasis of A^T S
 /// A, largest first, and by offset_rotation(). Both get `damping` times their mean diagonal first. For keys S
 /// is their covariance and G the queries' second moments.
-/// s, g: FP64 [n, n] or [blocks, n, n]; returns the same shape.
-torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double damping, uint64_t seed);
+/// s, g: FP64 [n, n] or [blocks, n, n], the blocks on the threads of `pool`; returns the same shape.
+torch::Tensor balance(const torch::Tensor& s, const torch::Tensor& g, double damping, uint64_t seed,
+                      ThreadPool* pool = nullptr);
 
 }  // namespace quatrain

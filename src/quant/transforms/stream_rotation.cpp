@@ -87,11 +87,11 @@ torch::Tensor stream_rotation(const std::shared_ptr<const Checkpoint>& checkpoin
       moments += x.t().matmul(x);
       tokens += x.size(0);
     });
-    return offset_pca_rotation(moments.cpu() / static_cast<double>(tokens), {}, group, seed, options);
+    return offset_pca_rotation(moments / static_cast<double>(tokens), {}, group, seed, options).cpu();
   }
   std::vector<torch::Tensor> rows;
   visit_inputs(checkpoint, samples, work, [&](const torch::Tensor& x) { rows.push_back(top1_token(x)); });
-  return top1_pca_rotation(torch::cat(rows).cpu(), group, seed, options);
+  return top1_pca_rotation(torch::cat(rows), group, seed, options).cpu();
 }
 
 }  // namespace quatrain

@@ -16,9 +16,9 @@
 
 namespace quatrain {
 
-/// FP64 [hidden, hidden] for merge_rotation(), undefined where the recipe asks for none: a random Hadamard,
-/// OffQ's rotation (from the inputs of q, k, v and of gate, up of every layer, of as many samples as fill
-/// its rank), or a permutation of channels in descending order of their energy over the same inputs
+/// FP64 [hidden, hidden] on the CPU for merge_rotation(), undefined where the recipe asks for none: a random
+/// Hadamard, OffQ's rotation (from the inputs of q, k, v and of gate, up of every layer, of as many samples
+/// as fill its rank), or a permutation of channels in descending order of their energy over the same inputs
 /// (residual.sort). What did not fit a width goes into `notes`.
 torch::Tensor stream_rotation(const std::shared_ptr<const Checkpoint>& checkpoint, const Recipe& recipe,
                               const std::vector<std::vector<int32_t>>& samples,

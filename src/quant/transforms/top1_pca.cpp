@@ -34,7 +34,7 @@ torch::Tensor offset_pca_rotation(const torch::Tensor& moments, const torch::Ten
   for (int64_t g = 0; g < width / group; ++g)
     blocks.push_back(
         offset_rotation(group, SplitMix64(seed + static_cast<uint64_t>(g)).next(), options.hadamard));
-  return basis.index_select(1, order).matmul(torch::block_diag(blocks));
+  return basis.index_select(1, order).matmul(torch::block_diag(blocks).to(basis.device()));
 }
 
 torch::Tensor top1_pca_rotation(const torch::Tensor& rows, int64_t group, uint64_t seed,

@@ -22,7 +22,7 @@ struct OffsetRotation {
 /// FP64 [width, width], orthogonal: the eigenvectors of `moments` (x^T x / N of the rows that count, with 1 %
 /// damping) in descending order, the grouping of their coordinates, offset_rotation() in each group. `rows`
 /// [N, width] give each coordinate's largest magnitude, the key of the grouping; undefined: its root mean
-/// square is the key.
+/// square is the key. Computed where `moments` lie.
 torch::Tensor offset_pca_rotation(const torch::Tensor& moments, const torch::Tensor& rows, int64_t group,
                                   uint64_t seed, const OffsetRotation& options = {});
 

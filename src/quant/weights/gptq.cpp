@@ -99,18 +99,17 @@ class Gptq {
 
   void set_all_scales() {
     const torch::Tensor weights = in_memory(weight_);
-    for (int64_t g = 0; g < scales_.size(1); ++g) set_scales(weights, g);
+    for (int64_t g = 0; g < scales_.size(1); ++g)
+      set_scales(weights.slice(1, g * group_, std::min((g + 1) * group_, columns_)), g);
   }
 
-  // Scales of group g from `weights`, on the CPU whatever the device: a search a group.
-  void set_scales(const torch::Tensor& weights, int64_t g) {
-    const torch::Tensor part = in_memory(weights.slice(1, g * group_, std::min((g + 1) * group_, columns_)));
+  // Scales of group g from its weights [out, columns of the group], which lie in memory row by row.
+  void set_scales(const torch::Tensor& part, int64_t g) {
     const ScaleRule rule{format_.bits, format_.clip, format_.group != 0};
     const auto width = static_cast<size_t>(part.size(1));
     for_rows([&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
-        const float scale =
-            weight_scale({part.data_ptr<float>() + static_cast<size_t>(row) * width, width}, rule);
+        const float scale = weight_scale({part.data_ptr<float>() + row * part.stride(0), width}, rule);
         result_.planes.scale[static_cast<size_t>(row * result_.planes.groups() + g)] = scale;
         scales_.data_ptr<float>()[row * scales_.size(1) + g] = scale;
       }
@@ -158,100 +157,52 @@ class Gptq {
                  : 16 * std::clamp(std::rint(steps), -8.0f, 7.0f);
   }
 
-  // `factor`: FP32 upper triangle [in, in], row-major, in the order of order_. Within a block of columns the
-  // errors go from one to the next, then one product updates the rest.
+  // `factor`: FP32 upper triangle [in, in], in the order of order_. Within a block of columns the errors go
+  // from one to the next, then one product updates the rest. The former on the CPU whatever the device, since
+  // a step is too small for a GPU: rows do not meet, each thread takes its own.
   void round_columns(const torch::Tensor& factor) {
     weight_ = weight_.index_select(1, order_).contiguous();
-    if (weight_.is_cpu())
-      round_rows(factor);
-    else
-      round_columns_on_device(factor);
-  }
-
-  bool scales_on_the_way() const { return format_.group != 0 && !options_.static_groups; }
-
-  void spread(const torch::Tensor& errors, const torch::Tensor& factor, int64_t begin, int64_t end) {
-    if (end < columns_)
-      weight_.slice(1, end, columns_) -= errors.matmul(factor.slice(0, begin, end).slice(1, end, columns_));
-  }
-
-  // The same column by column over all rows, which is what a GPU does best. `grain` is the step of a code: a
-  // sixteenth of the scale where the low nibble is kept (exact, as is the code's unit).
-  void round_columns_on_device(const torch::Tensor& factor) {
-    const auto by_column = [&](const torch::Tensor& x) { return x.index_select(1, order_).t().contiguous(); };
-    const torch::Tensor eight = by_column(
-        eight_.to(weight_.device()).repeat_interleave(format_.residual_block, 1).slice(1, 0, columns_));
-    const auto either = [&](double if_eight, double if_four) {
-      return torch::where(eight, torch::full({1}, if_eight, weight_.options()),
-                          torch::full({1}, if_four, weight_.options()));
-    };
-    const torch::Tensor low = either(-128, -8), high = either(127, 7), part = either(0.0625, 1);
-    torch::Tensor grain = by_column(scale_of_columns()) * part;
-    torch::Tensor codes = torch::empty_like(grain), loss = torch::zeros({}, hessian_.options());
-    for (int64_t begin = 0; begin < columns_; begin += block_) {
-      const int64_t end = std::min(begin + block_, columns_), width = end - begin;
-      if (scales_on_the_way()) {
-        set_scales(weight_, begin / group_);
-        grain = by_column(scale_of_columns()) * part;
-      }
-      const torch::Tensor own = factor.slice(0, begin, end).slice(1, begin, end).contiguous();
-      const torch::Tensor open = weight_.slice(1, begin, end).t().contiguous();
-      const torch::Tensor errors = torch::empty_like(open);
-      for (int64_t i = 0; i < width; ++i) {
-        const torch::Tensor weights = open[i], step = grain[begin + i], factors = own[i];
-        torch::Tensor code = codes[begin + i], error = errors[i];
-        torch::round_out(code, weights / step).clamp_(low[begin + i], high[begin + i]);
-        torch::div_out(error, weights - code * step, factors[i]);
-        if (i + 1 < width) open.slice(0, i + 1).addr_(factors.slice(0, i + 1), error, 1, -1);
-      }
-      loss += errors.square().sum(torch::kDouble);
-      spread(errors.t(), factor, begin, end);
-    }
-    result_.loss = loss.item<double>();
-    codes_ =
-        in_memory(torch::empty_like(codes).index_copy_(0, order_, codes * part * 16).t().to(torch::kInt));
-  }
-
-  // Rows do not meet: each thread takes its own from the first column to the last.
-  void round_rows(const torch::Tensor& factor) {
     codes_ = torch::empty({rows_, columns_}, torch::kInt);
     const int64_t groups = scales_.size(1);
-    const auto* columns = order_.data_ptr<int64_t>();
-    const auto* upper = factor.data_ptr<float>();
-    const torch::Tensor eight = eight_.contiguous();
+    const torch::Tensor order = in_memory(order_), eight = eight_.contiguous();
     const auto* kept = eight.data_ptr<bool>();
-    torch::Tensor losses = torch::zeros({rows_}, torch::kDouble);
+    const torch::Tensor losses = torch::zeros({rows_}, torch::kDouble);
     for (int64_t begin = 0; begin < columns_; begin += block_) {
       const int64_t end = std::min(begin + block_, columns_), width = end - begin;
-      if (scales_on_the_way())
-        set_scales(weight_, begin / group_);  // the columns before it have all been spread
-      torch::Tensor errors = torch::empty({rows_, width}, torch::kFloat);
+      const torch::Tensor open = in_memory(weight_.slice(1, begin, end));  // not looked at again in weight_
+      const torch::Tensor own = in_memory(factor.slice(0, begin, end).slice(1, begin, end));
+      if (scales_on_the_way()) set_scales(open, begin / group_);
+      const torch::Tensor errors = torch::empty({rows_, width}, torch::kFloat);
+      const auto* columns = order.data_ptr<int64_t>() + begin;
       for_rows([&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-          float* weights = weight_.data_ptr<float>() + row * columns_;
+          float* weights = open.data_ptr<float>() + row * width;
           float* error = errors.data_ptr<float>() + row * width;
           const float* scale = scales_.data_ptr<float>() + row * groups;
           int* codes = codes_.data_ptr<int>() + row * columns_;
           double loss = 0;
-          for (int64_t i = begin; i < end; ++i) {
-            const int64_t column = columns[i];
-            const float step = scale[column / group_];
+          for (int64_t i = 0; i < width; ++i) {
+            const float step = scale[columns[i] / group_];
             const float code =
-                code_of(weights[i], step, kept[row * eight.size(1) + column / format_.residual_block]);
-            const float* factors = upper + i * columns_;
+                code_of(weights[i], step, kept[row * eight.size(1) + columns[i] / format_.residual_block]);
+            const float* factors = own.data_ptr<float>() + i * width;
             const float e = (weights[i] - step * code * 0.0625f) / factors[i];
-            subtract_multiple(weights + i + 1, factors + i + 1, e, end - i - 1);
-            error[i - begin] = e;
-            codes[column] = static_cast<int>(code);
+            subtract_multiple(weights + i + 1, factors + i + 1, e, width - i - 1);
+            error[i] = e;
+            codes[columns[i]] = static_cast<int>(code);
             loss += static_cast<double>(e) * e;
           }
           losses.data_ptr<double>()[row] += loss;
         }
       });
-      spread(errors, factor, begin, end);
+      if (end < columns_)
+        weight_.slice(1, end, columns_) -=
+            errors.to(weight_.device()).matmul(factor.slice(0, begin, end).slice(1, end, columns_));
     }
     result_.loss = losses.sum().item<double>();
   }
+
+  bool scales_on_the_way() const { return format_.group != 0 && !options_.static_groups; }
 
   void store() {
     for_rows([&](int64_t first, int64_t last) {
