@@ -16,7 +16,7 @@ UnrefinedArtifact::UnrefinedArtifact(const fs::path& output, const Checkpoint& o
           "{}: left by a run that did not finish its refinement; continue it with --resume, or remove it",
           path_.string());
   require(is_artifact(path_), "{}: not an artifact; remove it", path_.string());
-  require_made_of(path_, original, recipe, "remove it to start again");
+  require_made_of(path_, "an unrefined artifact", original, recipe);
   finished_ = true;
 }
 
