@@ -43,11 +43,8 @@ int64_t state_size(const KvLayout& layout, int64_t rows) {
   return rows * (layout.padded_dim + 2);
 }
 
-AttentionState cleared_state(const KvLayout& layout, int64_t rows, float* memory) {
-  AttentionState state{memory, memory + rows, memory + 2 * rows};
-  std::fill_n(state.largest, rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(state.sum, rows * (layout.padded_dim + 1), 0.0f);
-  return state;
+AttentionState state_in(float* memory, int64_t rows) {
+  return {memory, memory + rows, memory + 2 * rows};
 }
 
 class Attention {
@@ -77,20 +74,26 @@ class Attention {
 
   int64_t rows(const Item& item) const { return item.tokens * group_; }
 
-  // Folds one split into a cleared state.
-  void attend(const Item& item, int64_t split, float* scratch, const AttentionState& state) const {
+  // The queries of an item side by side, behind the kernel's scratch memory.
+  void gather_queries(const Item& item, float* scratch) const {
     const AttentionSequence& sequence = sequences_[item.sequence];
-    const int64_t dim = layout_.head_dim, position = sequence.position + item.first;
-    const Run* run = item.runs.data();
-    for (; split >= run->splits; ++run) split -= run->splits;
+    const int64_t width = group_ * layout_.head_dim;
     float* query = scratch + attention_scratch(layout_, rows(item));
     for (int64_t t = 0; t < item.tokens; ++t)
-      std::copy_n(sequence.query + (item.first + t) * shape_.query_stride + item.head * group_ * dim,
-                  group_ * dim, query + t * group_ * dim);
+      std::copy_n(sequence.query + (item.first + t) * shape_.query_stride + item.head * width, width,
+                  query + t * width);
+  }
+
+  // The state of one split, after gather_queries().
+  void attend(const Item& item, int64_t split, float* scratch, const AttentionState& state) const {
+    const AttentionSequence& sequence = sequences_[item.sequence];
+    const int64_t position = sequence.position + item.first;
+    const Run* run = item.runs.data();
+    for (; split >= run->splits; ++run) split -= run->splits;
     const AttentionBlock block{.layout = run->exact ? exact_ : &layout_,
                                .head = item.head,
                                .pages = run->exact ? sequence.exact : sequence.pages,
-                               .query = query,
+                               .query = scratch + attention_scratch(layout_, rows(item)),
                                .rows = rows(item),
                                .group = group_,
                                .position = position,
@@ -123,10 +126,11 @@ class Attention {
     AlignedBuffer<float>& memory = thread_memory();
     const int64_t scratch = (scratch_size(item) + 15) / 16 * 16, state = state_size(layout_, rows(item));
     memory.resize(static_cast<size_t>(scratch + 2 * state));
-    const AttentionState total = cleared_state(layout_, rows(item), memory.data() + scratch);
+    const AttentionState total = state_in(memory.data() + scratch, rows(item));
+    const AttentionState part = state_in(memory.data() + scratch + state, rows(item));
+    gather_queries(item, memory.data());
     attend(item, 0, memory.data(), total);
     for (int64_t split = 1; split < item.splits; ++split) {
-      const AttentionState part = cleared_state(layout_, rows(item), memory.data() + scratch + state);
       attend(item, split, memory.data(), part);
       kernel_.merge(rows(item), layout_.padded_dim, part, total);
     }
@@ -156,14 +160,15 @@ class Attention {
         const Item& item = items[part.item];
         AlignedBuffer<float>& scratch = thread_memory();
         scratch.resize(static_cast<size_t>(scratch_size(item)));
-        attend(item, part.split, scratch.data(), cleared_state(layout_, rows(item), first_state + part.at));
+        gather_queries(item, scratch.data());
+        attend(item, part.split, scratch.data(), state_in(first_state + part.at, rows(item)));
       }
     });
     AttentionState state;
     for (const Part& part : parts) {
       const Item& item = items[part.item];
       float* at = first_state + part.at;
-      const AttentionState here{at, at + rows(item), at + 2 * rows(item)};
+      const AttentionState here = state_in(at, rows(item));
       if (part.split == 0)
         state = here;
       else

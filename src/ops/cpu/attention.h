@@ -48,7 +48,7 @@ inline int64_t attention_scratch(const KvLayout& layout, int64_t rows) {
 }
 
 struct AttentionKernel {
-  /// Folds pages [first, last), at most kSplitPages, into a cleared `state`.
+  /// `state` becomes that of pages [first, last), at most kSplitPages; of none at all where last <= first.
   void (*attend)(const AttentionBlock& block, int64_t first, int64_t last, const AttentionState& state);
   /// Folds `part` into `state`, which comes before it.
   void (*merge)(int64_t rows, int64_t padded_dim, const AttentionState& part, const AttentionState& state);

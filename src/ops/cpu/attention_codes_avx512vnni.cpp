@@ -153,7 +153,10 @@ class Tile {
       state.largest[row + r] = -std::numeric_limits<float>::infinity();
       state.sum[row + r] = 0;
     }
-    if (tokens_ <= 0) return;
+    if (tokens_ <= 0) {
+      std::fill_n(state.values + row * layout_.padded_dim, R * layout_.padded_dim, 0.0f);
+      return;
+    }
     for (int r = 0; r < R; ++r) {
       const SeenTokens seen = seen_tokens(block_, block_.position + (row + r) / block_.group);
       begin_[r] = seen.first - first_page_ * kPageTokens;

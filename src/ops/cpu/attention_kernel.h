@@ -93,6 +93,8 @@ inline void attend_pages(const AttentionBlock& block, int64_t first, int64_t las
                          const AttentionState& state) {
   const KvLayout& layout = *block.layout;
   const int64_t dim = layout.padded_dim;
+  for (int64_t row = 0; row < block.rows; ++row) state.largest[row] = -__builtin_inff(), state.sum[row] = 0;
+  for (int64_t i = 0; i < block.rows * dim; ++i) state.values[i] = 0;
   float* wide_keys = block.scratch;
   float* wide_values = wide_keys + layout.head_dim * kPageTokens;
   float* scores = wide_values + dim * kPageTokens;
