@@ -1,3 +1,6 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 
@@ -65,6 +68,14 @@ void check_tensors(const QuantizationConfig& config, const TensorSource& tensors
           tensors.path().string(), text);
 }
 
+// Whole pages of the map that are not needed for now: the process holds one tensor at a time.
+void let_go(std::span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)),
+             at = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t begin = (at + page - 1) / page * page, end = (at + bytes.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 }  // namespace
 
 ArtifactReader::ArtifactReader(const fs::path& directory) : directory_(directory) {
@@ -80,7 +91,7 @@ ArtifactReader::ArtifactReader(const fs::path& directory) : directory_(directory
 }
 
 void ArtifactReader::verify() const {
-  for (const TensorInfo& tensor : tensors_->tensors()) tensors_->raw(tensor);
+  for (const TensorInfo& tensor : tensors_->tensors()) let_go(tensors_->raw(tensor));
 }
 
 bool ArtifactReader::has_planes(std::string_view linear) const {
