@@ -144,11 +144,6 @@ class CalibratedQuantizer {
     needs(!recipe_.transform.smooths(), "\"smooth\" in [transform]");
     needs(!recipe_.residual.sort, "residual.sort");
     needs(!recipe_.scores_inputs(), "residual.score = \"delta-hessian\"");
-    // The router reads the same norm, and every expert has an `up` of its own.
-    const auto scaled = [](const std::string& kind) { return kind.starts_with("balanced-diagonal"); };
-    needs(!scaled(recipe_.transform.gate_up_kind()),
-          "a balanced diagonal at the inputs of gate, up (transform.gate_up)");
-    needs(!scaled(recipe_.transform.down), "a balanced diagonal at transform.down");
   }
 
   // A norm behind a linear commutes neither with a change of basis of the stream nor with a correction of it.
@@ -158,7 +153,7 @@ class CalibratedQuantizer {
       require(
           legal,
           "{}: recipe {}: {} has norms behind its linears, which do not commute with {}; set {} = {} (the "
-          "recipe quatrain-unrotated does)",
+          "recipe quatrain does)",
           where, recipe_.name, config.architecture, field, field, value);
     };
     needs(recipe_.transform.residual == "none", "transform.residual", "\"none\"");

@@ -96,7 +96,7 @@ class Transformer {
   // The balanced diagonal of a site goes where smoothing's scales go.
   void balance_channels(Site site) {
     torch::Tensor moments = inputs_.mean_squares(site);
-    torch::Tensor gram = weights_of(linears_at(layer_, site)).square().sum(0, false, torch::kDouble);
+    torch::Tensor gram = column_squares(site);
     if (site == Site::Output) {
       moments = summed_heads(moments).flatten();
       gram = summed_heads(gram).flatten();
@@ -116,6 +116,7 @@ class Transformer {
       result_.norms[prefix + "pre_feedforward_layernorm.weight"] = layer_.pre_mlp_norm;
     else
       result_.norms[prefix + "post_attention_layernorm.weight"] = layer_.post_attention_norm;
+    if (layer_.router.defined()) result_.norms[prefix + "mlp.gate.weight"] = layer_.router;
   }
 
   void sort_channels() {
@@ -155,6 +156,17 @@ class Transformer {
     }
     for (ReferenceLinear* linear : linears) merge_input_transform(*linear, transform, blocks);
     if (recipe_.scores_inputs()) inputs_.turn(site, blocks);
+  }
+
+  // The diagonal of W^T W over all matrices that read the site, FP64 [in].
+  torch::Tensor column_squares(Site site) {
+    torch::Tensor sum;
+    for (const SiteLinears& one : sites_of(layer_)) {
+      if (one.site != site) continue;
+      const torch::Tensor part = weights_of(one.linears).square().sum(0, false, torch::kDouble);
+      sum = sum.defined() ? sum + part : part;
+    }
+    return sum;
   }
 
   // W^T W in blocks, over all matrices that read the site; expert by expert, so that no copy of all is made.

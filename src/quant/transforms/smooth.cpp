@@ -53,12 +53,13 @@ void smooth(DecoderLayer& layer, const ModelConfig& config, Site site, const tor
   if (site == Site::Output) {
     divide_rows(layer.v, scale);
   } else if (site == Site::Down) {
-    divide_rows(layer.mlps[0].up, scale);
+    for (DecoderLayer::Mlp& mlp : layer.mlps) divide_rows(mlp.up, scale);
   } else {
     torch::Tensor& gain = site == Site::Qkv       ? layer.input_norm
                           : config.sandwich_norms ? layer.pre_mlp_norm
                                                   : layer.post_attention_norm;
     gain = (gain + config.norm_offset) / scale - config.norm_offset;
+    if (site == Site::GateUp && layer.router.defined()) layer.router = layer.router * scale;
   }
 }
 

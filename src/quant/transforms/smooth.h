@@ -26,7 +26,8 @@ torch::Tensor spread_heads(const torch::Tensor& by_kv_channel, const ModelConfig
 
 /// x <- x / s, W <- W diag(s) at `site`; 1 / s goes into the gain of the norm before it (Qkv, GateUp), into
 /// the rows of v and its bias (Output; s FP32 [kv_heads * head_dim]) or into the rows of up and its bias
-/// (Down). The layer's function stays, but for rounding.
+/// (Down). In a mixture of experts all share s, and the router, which reads the norm too, takes it at GateUp.
+/// The layer's function stays, but for rounding.
 void smooth(DecoderLayer& layer, const ModelConfig& config, Site site, const torch::Tensor& scale);
 
 /// smoothing_scale() of a site from its inputs and weights as they are now.
