@@ -168,7 +168,7 @@ TEST_F(DeviceModels, ArtifactsAgree) {
   };
   for (const char* recipe : {"quatrain", "quarot", "offq", "mosaicquant", "smoothquant"})
     expect_alike("llama-gqa", recipe);
-  expect_alike("gemma3-text", "quatrain-unrotated");
+  expect_alike("gemma3-text", "quatrain");
   expect_alike("qwen3-moe", "quatrain");
 }
 
