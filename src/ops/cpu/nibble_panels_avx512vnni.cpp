@@ -182,18 +182,19 @@ inline __attribute__((always_inline)) void add_group(Group<T>& group, const Nibb
   }
 }
 
-// The next panel's dense stream, fetched two lines a group; past the last panel, what lies behind it, to no
-// harm.
+// The next panel's dense stream, fetched in equal parts by every group of `tiles` tiles; past the last panel,
+// what lies behind it, to no harm.
 struct Ahead {
-  Ahead(const NibblePanels& w, const Panel& panel)
-      : next(panel.dense + w.total_steps() * kStepBytes), end(next + w.total_steps() * kStepBytes) {}
+  Ahead(const NibblePanels& w, const Panel& panel, int64_t tiles)
+      : next(panel.dense + w.total_steps() * kStepBytes),
+        end(next + w.total_steps() * kStepBytes),
+        part((w.total_steps() + tiles * w.groups - 1) / (tiles * w.groups) * kStepBytes) {}
   void fetch() {
-    if (next >= end) return;
-    prefetch(next);
-    prefetch(next + kHalfBytes);
-    next += 2 * kHalfBytes;
+    const uint8_t* last = next + part < end ? next + part : end;
+    for (; next < last; next += kHalfBytes) prefetch(next);
   }
   const uint8_t *next, *end;
+  int64_t part;  // bytes
 };
 
 // One panel against the T tokens of the block that begins at `token`.
@@ -300,7 +301,8 @@ inline __attribute__((always_inline)) void tile(const NibblePanels& w, const Pan
 template <int T, bool kFromMemory, bool kResidual, Ends kEnds>
 void tiles(const NibblePanels& w, const Panel& panel, const NibbleTokens& x, int64_t begin, int64_t end,
            const NibbleResults& out) {
-  Ahead ahead(w, panel);
+  if (begin >= end) return;
+  Ahead ahead(w, panel, (end - begin) / T);
   for (int64_t token = begin; token < end; token += T)
     tile<T, kFromMemory, kResidual, kEnds>(w, panel, x, token, out, ahead);
 }
