@@ -148,7 +148,7 @@ void run(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool&
                               view.negative_zero + token * panels.groups};
       const NibbleResults part_out{
           out.y != nullptr ? out.y + token * out.stride : nullptr, out.stride,
-          out.sums != nullptr ? out.sums + token * panels.rows * panels.groups : nullptr};
+          out.sums != nullptr ? out.sums + token * panels.rows * panels.groups : nullptr, out.beyond_cache};
       kernel(panels, part, starts[panel_item], starts[panel_item + 1], part_out);
     }
   });
@@ -163,12 +163,13 @@ std::unique_ptr<NibbleMatrix> pack_nibble_matrix(const NibblePlanes& planes, int
 
 void nibble_matmul(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool& pool, float* y,
                    int64_t stride) {
-  run(weights, x, pool, {y, stride, nullptr});
+  constexpr int64_t kCache = 8 << 20;
+  run(weights, x, pool, {y, stride, nullptr, x.tokens * weights.rows() * 4 > kCache});
 }
 
 void nibble_matmul_sums(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool& pool,
                         int32_t* sums) {
-  run(weights, x, pool, {nullptr, 0, sums});
+  run(weights, x, pool, {nullptr, 0, sums, false});
 }
 
 }  // namespace quatrain::ops

@@ -100,6 +100,7 @@ struct NibbleResults {
   float* y = nullptr;
   int64_t stride = 0;
   int32_t* sums = nullptr;
+  bool beyond_cache = false;  // y is too large to be found in the cache by who reads it
 };
 
 /// Computes panels [begin, end) for all tokens.
