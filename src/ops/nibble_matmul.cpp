@@ -163,7 +163,7 @@ std::unique_ptr<NibbleMatrix> pack_nibble_matrix(const NibblePlanes& planes, int
 
 void nibble_matmul(const NibbleMatrix& weights, const QuantizedActivations& x, ThreadPool& pool, float* y,
                    int64_t stride) {
-  constexpr int64_t kCache = 8 << 20;
+  constexpr int64_t kCache = 16 << 20;  // a share of a last-level cache
   run(weights, x, pool, {y, stride, nullptr, x.tokens * weights.rows() * 4 > kCache});
 }
 
