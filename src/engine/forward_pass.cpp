@@ -20,8 +20,8 @@ constexpr int64_t kRowGrain = 8;  // tokens of one work item in steps that go to
 // no thread waits for another. Pieces shrink towards the end, so that threads finish together; the least is
 // enough that reading the weights from the shared cache costs little.
 constexpr int64_t kMostPiece = 64, kLeastPiece = 24;
-// Tokens below which threads share every step instead.
-constexpr int64_t kPieceTokens = 32;
+// Tokens a thread below which threads share every step instead: there are too few pieces to end together.
+constexpr int64_t kPieceTokens = 96;
 
 }  // namespace
 

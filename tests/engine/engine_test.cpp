@@ -120,6 +120,7 @@ TEST(Engine, PiecesAndThreadsChangeNothing) {
       };
       const auto ids = random_ids(300, config.vocabulary, 4);
       const auto expected = all_logits(*load({.threads = 1}), ids, 300);
+      EXPECT_EQ(all_logits(*load({.threads = 2}), ids, 300), expected) << "a thread takes some of the tokens";
       const auto engine = load({.threads = 3, .prefill_chunk = 37});
       for (const int64_t piece : {1, 7, 64, 101, 300})
         EXPECT_EQ(all_logits(*engine, ids, piece), expected) << piece;
