@@ -226,6 +226,7 @@ Recipe parse_recipe(std::string_view toml, std::string_view where,
   Recipe recipe;
   set_fields(recipe, table, "", where);
   check_contradictions(recipe, table, where);
+  if (recipe.refine.samples == 0) recipe.refine = {};  // settings of what does not run tell no recipes apart
   return recipe;
 }
 

@@ -29,22 +29,22 @@ class KeptRotation : public TinyModels {
 };
 
 TEST_F(KeptRotation, IsThatOfItsRecipeAndSamples) {
-  const torch::Tensor first = rotation("quatrain");
+  const torch::Tensor first = rotation("offq");
   const std::vector<std::string> notes = notes_;
   EXPECT_EQ(files(), 1);
-  EXPECT_TRUE(rotation("quatrain-fast").equal(first));
+  EXPECT_TRUE(rotation("offq-rtn").equal(first));
   EXPECT_EQ(notes_, notes);
   EXPECT_EQ(files(), 1);
-  EXPECT_FALSE(rotation("quatrain", "s", {"seed=1"}).equal(first));
-  EXPECT_FALSE(rotation("quatrain", "s", {"transform.residual_group=16"}).equal(first));
-  rotation("quatrain", "other samples");
+  EXPECT_FALSE(rotation("offq", "s", {"seed=1"}).equal(first));
+  EXPECT_FALSE(rotation("offq", "s", {"transform.residual_group=16"}).equal(first));
+  rotation("offq", "other samples");
   EXPECT_EQ(files(), 4);
   rotation("quarot");  // a Hadamard needs no pass over the model
   EXPECT_EQ(files(), 4);
 }
 
 TEST_F(KeptRotation, DamageIsMadeAgain) {
-  const torch::Tensor first = rotation("quatrain");
+  const torch::Tensor first = rotation("offq");
   const fs::path file = fs::directory_iterator(directory_ / "kept")->path();
   const std::string whole = read_file(file);
   std::string changed = whole;
@@ -52,7 +52,7 @@ TEST_F(KeptRotation, DamageIsMadeAgain) {
   for (const std::string& text : {std::string(), whole.substr(0, 30), whole.substr(0, whole.size() - 8),
                                   changed, std::string("{}\n"), std::string("[1]\nx")}) {
     write_file(file, text);
-    EXPECT_TRUE(rotation("quatrain").equal(first));
+    EXPECT_TRUE(rotation("offq").equal(first));
     EXPECT_EQ(read_file(file), whole);
   }
 }

@@ -36,7 +36,11 @@ std::vector<std::vector<int32_t>> samples(uint64_t seed) {
 
 Json run(const fs::path& output, bool resume, int threads = 2, uint64_t seed = 9,
          std::vector<std::string> overrides = {}) {
-  overrides.insert(overrides.begin(), "refine.samples=0");
+  // Every stage that a run may have: a rotation that is measured, stored blocks, correction of the stream.
+  for (const char* field :
+       {"weights.stream=0.25", "transform.down=balanced-block", "transform.inputs=balanced-block",
+        "transform.residual=top1-pca-offset", "refine.samples=0"})
+    overrides.insert(overrides.begin(), field);
   QuantizeOptions options;
   options.threads = threads;
   options.resume = resume;
