@@ -67,8 +67,9 @@ void add_engine_common(CLI::App& verb, CommonOptions& options) {
       ->check(check_engine_device);
   verb.add_option("--gpu-memory", options.gpu_memory,
                   "GPU memory for weights, buffers and KV cache, as 40G (default: what is free)");
-  verb.add_flag("--batch-invariant", options.batch_invariant,
-                "on a GPU, a sequence's tokens do not depend on what runs beside it; slower (the CPU's never do)");
+  verb.add_flag(
+      "--batch-invariant", options.batch_invariant,
+      "on a GPU, a sequence's tokens do not depend on what runs beside it; slower (the CPU's never do)");
   verb.add_option("--kv-sink", options.kv_sink,
                   "first tokens whose keys and values stay unquantised (default 0)")
       ->check(whole_number<int64_t>(0));
