@@ -10,7 +10,8 @@ namespace quatrain {
 /// quantize() for recipes with a [transform] stage or calibrated weights. One layer is resident, and of every
 /// calibration sample the hidden states at one layer boundary. Where norms stand behind the linears (Gemma 3)
 /// the residual stream stays as it is: no rotation, no residual.sort, no weights.stream. In a mixture of
-/// experts nothing that watches inputs by channel: no smoothing, no residual.sort, no "delta-hessian".
+/// experts all share what is made of their inputs; what would need statistics of each is refused: smoothing,
+/// residual.sort, "delta-hessian".
 Json quantize_calibrated(std::shared_ptr<const Checkpoint> checkpoint, const Recipe& recipe,
                          const fs::path& output, const QuantizeOptions& options);
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/cuda/ptx/launch.cuh"
+#include "ops/cuda/zipper_launch.h"
 #include "ops/cuda/zipper_matrix.h"
 #include "ops/cuda/zipper_wide_activations.h"
 
@@ -140,22 +141,13 @@ bool WideActivations::holds(int64_t rows, int64_t columns) const {
 void WideActivations::fill(const DeviceActivations& x, cudaStream_t stream, bool overlap) {
   require(holds(x.tokens, x.stride), "zipper GEMM: a workspace for {} tokens of {} columns, given {} of {}",
           capacity, widest, x.tokens, x.width);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>((x.tokens + kTokens - 1) / kTokens));
-  config.blockDim = dim3(kTokenWarps * kTokens * 32);
-  config.stream = stream;
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = overlap ? 1 : 0;
   const WideOutput out{token_stride, codes.data(), scale.data(), zero.data(), token.data()};
-  cuda_check(cudaLaunchKernelEx(&config, wide_activations_kernel, static_cast<const int8_t*>(x.codes.data()),
-                                static_cast<const float*>(x.scale.data()),
-                                static_cast<const int32_t*>(x.zero.data()), x.stride, x.token_stride,
-                                static_cast<int>(x.tokens), static_cast<int>(x.width),
-                                static_cast<int>(x.group), static_cast<int>(x.groups), out),
-             "wide activations");
+  zipper::cluster_launch(
+      wide_activations_kernel, static_cast<int>((x.tokens + kTokens - 1) / kTokens), 1,
+      kTokenWarps * kTokens * 32, 0, stream, overlap, static_cast<const int8_t*>(x.codes.data()),
+      static_cast<const float*>(x.scale.data()), static_cast<const int32_t*>(x.zero.data()), x.stride,
+      x.token_stride, static_cast<int>(x.tokens), static_cast<int>(x.width), static_cast<int>(x.group),
+      static_cast<int>(x.groups), out);
 }
 
 }  // namespace quatrain::ops
