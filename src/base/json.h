@@ -1,10 +1,14 @@
 // JSON with errors that name the file and the field.
 #pragma once
 
+#include <cmath>
+#include <concepts>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -25,11 +29,35 @@ std::string json_reason(const nlohmann::json::exception& error);
 
 Json read_json(const fs::path& path);
 
-/// The field `key` of an object as T; missing or mistyped is an error that names where and key.
+/// A number's value, when it is whole and an Integer holds it; 7.0 is 7. (nlohmann's own get<> cuts 7.5 to 7,
+/// wraps 2^32 + 1 to 1, and has no defined answer to 1e100.)
+template <std::integral Integer, typename AnyJson>
+std::optional<Integer> json_whole(const AnyJson& value) {
+  constexpr auto narrowed = [](auto whole) {
+    return std::in_range<Integer>(whole) ? std::optional(static_cast<Integer>(whole)) : std::nullopt;
+  };
+  if (value.is_number_unsigned()) return narrowed(value.template get<uint64_t>());
+  if (value.is_number_integer()) return narrowed(value.template get<int64_t>());
+  if (!value.is_number_float()) return std::nullopt;
+  const double number = value.template get<double>();
+  constexpr double kLimit =
+      0x1p63;  // beyond it a conversion to int64_t is undefined; NaN fails the comparison too
+  if (!(number >= -kLimit && number < kLimit) || number != std::trunc(number)) return std::nullopt;
+  return narrowed(static_cast<int64_t>(number));
+}
+
+/// The field `key` of an object as T; missing, mistyped or (for integers) no whole number that T holds is an
+/// error that names where and key.
 template <typename T>
 T json_get(const Json& object, std::string_view key, std::string_view where) {
   const auto found = object.is_object() ? object.find(std::string(key)) : object.end();
   require(object.is_object() && found != object.end(), "{}: field \"{}\" is missing", where, key);
+  if constexpr (std::integral<T> && !std::same_as<T, bool>) {
+    const std::optional<T> whole = json_whole<T>(*found);
+    require(whole.has_value(), "{}: field \"{}\" must be a whole number from {} to {}, is {}", where, key,
+            std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), found->dump().substr(0, 80));
+    return *whole;
+  }
   try {
     return found->template get<T>();
   } catch (const nlohmann::json::exception&) {

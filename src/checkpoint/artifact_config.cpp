@@ -29,11 +29,10 @@ int64_t whole(const Json& json, std::string_view field, int64_t fallback, int64_
   if (found == json.end()) return fallback;
   require(found->is_number_integer(), "{}.{}: must be a whole number, is {}", where, field,
           found->dump().substr(0, 40));
-  const bool fits = found->is_number_unsigned() ? found->get<uint64_t>() <= uint64_t{INT64_MAX} : true;
-  const int64_t value = fits ? found->get<int64_t>() : 0;
-  require(fits && value >= low && value <= high, "{}.{}: {} is not within {} and {}", where, field,
+  const auto value = json_whole<int64_t>(*found);
+  require(value && *value >= low && *value <= high, "{}.{}: {} is not within {} and {}", where, field,
           found->dump(), low, high);
-  return value;
+  return *value;
 }
 
 // Columns of a linear that share something. Powers of two, so that each of two sizes divides or is divided by

@@ -8,19 +8,6 @@
 namespace quatrain {
 namespace {
 
-std::optional<int64_t> whole_number(const OrderedJson& value) {
-  if (value.is_number_unsigned()) {
-    const auto number = value.get<uint64_t>();
-    if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
-    return static_cast<int64_t>(number);
-  }
-  if (value.is_number_integer()) return value.get<int64_t>();
-  if (!value.is_number_float()) return std::nullopt;
-  const auto number = value.get<double>();  // 16.0, as some clients write 16
-  if (number != std::floor(number) || std::fabs(number) > 1e15) return std::nullopt;
-  return static_cast<int64_t>(number);
-}
-
 // An object of many keys is slow to build in order: each is compared with all before it.
 void check_key_counts(std::string_view text, std::string_view where) {
   constexpr size_t kMostKeys = 20'000;  // of the whole document: 2 * 10^8 comparisons at worst
@@ -61,7 +48,7 @@ bool RequestFields::boolean(std::string_view name, bool fallback) const {
 std::optional<int64_t> RequestFields::integer(std::string_view name, int64_t low, int64_t high) const {
   const OrderedJson* value = find(name);
   if (value == nullptr) return std::nullopt;
-  const auto number = whole_number(*value);
+  const auto number = json_whole<int64_t>(*value);
   if (!number || *number < low || *number > high)
     fail_field(path(name), "{} is not a whole number in [{}, {}]", path(name), low, high);
   return number;
@@ -102,7 +89,7 @@ std::vector<int32_t> RequestFields::ids(const OrderedJson& list, const std::stri
   std::vector<int32_t> ids;
   ids.reserve(list.size());
   for (const OrderedJson& item : list) {
-    const auto id = item.is_number_integer() ? whole_number(item) : std::nullopt;
+    const auto id = item.is_number_integer() ? json_whole<int64_t>(item) : std::nullopt;
     if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max())
       fail_field(path, "{}[{}] is not a token id", path, ids.size());
     ids.push_back(static_cast<int32_t>(*id));

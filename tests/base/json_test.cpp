@@ -51,6 +51,25 @@ TEST(Json, FieldsByTypeWithTheirName) {
   EXPECT_NE(error_of([] { json_get<int>(Json::array(), "s", "c.json"); }), "");
 }
 
+TEST(Json, WholeNumbersAreNeverCutOrWrapped) {
+  const Json object = parse_json(
+      R"({"whole": 7.0, "half": 7.5, "huge": 7.44e106, "wide": 4294967297, "negative": -1,
+          "last": 9223372036854775807, "beyond": 9223372036854775808, "edge": 9.2233720368547758e18, "true": true})",
+      "f");
+  EXPECT_EQ(json_get<int>(object, "whole", "f"), 7);
+  EXPECT_EQ(json_get<int64_t>(object, "wide", "f"), 4294967297);
+  EXPECT_EQ(json_get<int64_t>(object, "last", "f"), INT64_MAX);
+  EXPECT_EQ(json_get<uint64_t>(object, "beyond", "f"), uint64_t{1} << 63);
+  EXPECT_EQ(json_get<int>(object, "negative", "f"), -1);
+  for (const char* field : {"half", "huge", "beyond", "edge", "true"})
+    EXPECT_NE(
+        error_of([&] { json_get<int64_t>(object, field, "c.json"); }).find("must be a whole number from"),
+        std::string::npos)
+        << field;
+  EXPECT_NE(error_of([&] { json_get<int>(object, "wide", "c.json"); }), "");
+  EXPECT_NE(error_of([&] { json_get<uint64_t>(object, "negative", "c.json"); }), "");
+}
+
 TEST(Json, OrderedKeepsTheTextsOrder) {
   EXPECT_EQ(parse_ordered_json(R"({"b":1,"a":2})", "f").dump(), R"({"b":1,"a":2})");
 }

@@ -238,6 +238,20 @@ TEST(NibbleMatmul, EveryNumberOfTokens) {
   }
 }
 
+TEST(NibbleMatmul, ManyTokensInEveryKindOfGroup) {
+  ThreadPool pool(2);
+  uint64_t seed = 5000;
+  const int64_t groups[][3] = {{0, 64, 64},   {64, 0, 64}, {128, 0, 128},  {64, 128, 32}, {32, 32, 32},
+                               {100, 50, 25}, {9, 3, 27},  {240, 240, 80}, {0, 0, 64},    {256, 256, 64}};
+  for (const auto& [weight_group, activation_group, block] : groups)
+    for (const int64_t columns : {320, 577})
+      for (const Budget budget : {Budget::None, Budget::All, Budget::Random, Budget::Corner})
+        for (const int bits : {4, 8})
+          check({static_cast<int64_t>(16 + seed % 17), 70, columns, weight_group, activation_group, block,
+                 bits, budget},
+                seed++, pool);
+}
+
 TEST(NibbleMatmul, WholeRowsWidestInUse) {
   ThreadPool pool(2);
   for (const Budget budget : {Budget::None, Budget::All})

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 
 #include "ops/cuda/gpu.h"
 #include "ops/cuda/zipper_decode.h"
@@ -82,6 +83,9 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   require(static_cast<size_t>((cluster == 2 ? 8 : 2) * params.schedule.row_tiles *
                               params.schedule.token_tiles) <= workspace.arrived.size(),
           "zipper GEMM: {} x {} results exceed the workspace", weights.rows, x.tokens);
+  require(!plan.stream_k || int64_t{2} * cluster * kTileRows * plan.tile_tokens * plan.workers <=
+                                std::ssize(workspace.partial),
+          "zipper GEMM: the partial sums of {} workers exceed the workspace", plan.workers);
   if (wide) return zipper::launch_wide(plan.tile_tokens, params, x, workspace.wide, stream, overlap);
   if (weights.drain == 128 && !weights.group_scales)
     return launch_tokens<128, false>(plan.tile_tokens, params, x, stream, overlap);
