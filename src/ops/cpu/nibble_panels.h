@@ -77,6 +77,17 @@ inline __attribute__((always_inline)) NibbleResidual residual_of_unit(const uint
   return unit;
 }
 
+/// Fetches what a stream of weights from memory, `advance` bytes a step, needs later: a step takes tens of
+/// instructions, so out-of-order execution alone looks too short a way ahead. Into the second-level cache
+/// first, which has more requests under way than the first: on an Emerald Rapids a vector so meets 0.93 of a
+/// plain read's rate, 0.85 when all goes into the first, 0.66 without. 4 KB were the best of 1 to 32 on a
+/// Zen 5.
+inline __attribute__((always_inline)) void prefetch_stream(const uint8_t* data, int64_t advance) {
+  constexpr int64_t kMemory = 4096 / kStepBytes, kCache = 1024 / kStepBytes;  // steps
+  __builtin_prefetch(data + advance * kMemory, 0, 2);
+  __builtin_prefetch(data + advance * kCache, 0, 3);
+}
+
 inline constexpr int64_t kBlockTokens = 8;
 
 /// Tokens in blocks of kBlockTokens, the last of which may have fewer. A block's codes lie step by step,

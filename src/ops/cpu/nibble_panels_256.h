@@ -12,8 +12,7 @@ namespace {
 
 constexpr int kQuarterRows = 8;
 constexpr int kQuarterBytes = 32;
-constexpr int64_t kPrefetch = 4096;  // bytes ahead: see nibble_panels_avx512vnni.cpp
-constexpr int kTokens = 4;           // 2 quarters x 4 tokens: 8 of the 16 registers accumulate
+constexpr int kTokens = 4;  // 2 quarters x 4 tokens: 8 of the 16 registers accumulate
 
 inline __attribute__((always_inline)) __m256i broadcast(const uint8_t* codes) {
   int word;
@@ -35,7 +34,7 @@ inline __attribute__((always_inline)) void add_steps(__m256i (&acc)[T][2 * kHalv
   constexpr int Q = 2 * kHalves<T>;
   const auto weights_of = [&](int64_t s, int q) {
     const auto* hi = reinterpret_cast<const __m256i*>(dense + q / 2 * kHalfBytes + q % 2 * kQuarterBytes);
-    _mm_prefetch(reinterpret_cast<const char*>(hi) + kPrefetch, _MM_HINT_T0);
+    if (q % 2 == 0) prefetch_stream(reinterpret_cast<const uint8_t*>(hi), kStepBytes);
     if constexpr (W::kHasLo) {
       const uint8_t* from = lo[q / 2] + s * advance[q / 2] + q % 2 * kQuarterBytes;
       return W(_mm256_load_si256(hi), _mm256_load_si256(reinterpret_cast<const __m256i*>(from)));

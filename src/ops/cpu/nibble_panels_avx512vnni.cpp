@@ -7,10 +7,6 @@
 namespace quatrain::ops {
 namespace {
 
-// Bytes that the weights are prefetched ahead where they come from memory: a step takes tens of instructions,
-// so out-of-order execution alone looks too short a way ahead. 4 KB was the best of 1 to 32 KB on a Zen 5.
-constexpr int64_t kPrefetch = 4096;
-
 // 16 accumulators for the tokens of a block, 4 weight operands, and room for broadcasts in 32 registers.
 constexpr int kTokens = kBlockTokens;
 
@@ -19,10 +15,6 @@ constexpr int kTokens = kBlockTokens;
 inline __attribute__((always_inline)) __m512i dot(__m512i acc, __m512i codes, __m512i weights) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(weights));
   return acc;
-}
-
-inline __attribute__((always_inline)) void prefetch(const uint8_t* data) {
-  _mm_prefetch(reinterpret_cast<const char*>(data), _MM_HINT_T0);
 }
 
 inline __attribute__((always_inline)) __m512i broadcast(const uint8_t* codes) {
@@ -63,7 +55,7 @@ inline __attribute__((always_inline)) void add_dense(Group<T>& group, const uint
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512i x = _mm512_load_si512(dense + half * kHalfBytes);
-      if constexpr (kFromMemory) prefetch(dense + half * kHalfBytes + kPrefetch);
+      if constexpr (kFromMemory) prefetch_stream(dense + half * kHalfBytes, kStepBytes);
       first[half] = _mm512_and_si512(x, high);
       second[half] = _mm512_and_si512(_mm512_slli_epi16(x, 4), high);
     }
@@ -86,8 +78,8 @@ inline __attribute__((always_inline)) void add_residual(Group<T>& group, const u
       const __m512i x = _mm512_load_si512(dense + half * kHalfBytes);
       const __m512i l = _mm512_load_si512(next[half]);
       if constexpr (kFromMemory) {
-        prefetch(dense + half * kHalfBytes + kPrefetch);
-        prefetch(next[half] + residual.advance[half] * (kPrefetch / kStepBytes));
+        prefetch_stream(dense + half * kHalfBytes, kStepBytes);
+        prefetch_stream(next[half], residual.advance[half]);
       }
       next[half] += residual.advance[half];
       first[half] = _mm512_ternarylogic_epi32(x, l, high, kSelect);
@@ -191,7 +183,7 @@ struct Ahead {
         part((w.total_steps() + tiles * w.groups - 1) / (tiles * w.groups) * kStepBytes) {}
   void fetch() {
     const uint8_t* last = next + part < end ? next + part : end;
-    for (; next < last; next += kHalfBytes) prefetch(next);
+    for (; next < last; next += kHalfBytes) __builtin_prefetch(next);
   }
   const uint8_t *next, *end;
   int64_t part;  // bytes
