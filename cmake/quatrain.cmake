@@ -14,10 +14,14 @@ if(QUATRAIN_SANITIZE)
   target_link_options(quatrain_flags INTERFACE -fsanitize=${QUATRAIN_SANITIZE})
 endif()
 
-# quatrain_library(NAME [LINKS target...]): the static library of one layer, from every .cpp under its folder.
+# quatrain_library(NAME [LINKS target...] [EXCEPT source...]): the static library of one layer, from every .cpp under its
+# folder.
 function(quatrain_library name)
-  cmake_parse_arguments(ARG "" "" "LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LINKS;EXCEPT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
+  foreach(source ${ARG_EXCEPT})
+    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+  endforeach()
   if(NOT sources)  # a layer that has headers only so far
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE quatrain_flags ${ARG_LINKS})

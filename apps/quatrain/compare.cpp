@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "eval/tasks/items.h"
+#include "quantizer_program.h"
 #include "verb.h"
 #include "wide_products.h"
 
@@ -85,7 +86,10 @@ void add_compare(CLI::App& app) {
                    "the folder of artifacts, rows and report; a run goes on there")
       ->required();
   add_quantizer_common(*verb, options->common);
-  verb->callback([options] { run_compare(*options); });
+  verb->callback([options] {
+    continue_as_quantizer();
+    run_compare(*options);
+  });
 }
 
 }  // namespace quatrain

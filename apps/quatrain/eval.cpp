@@ -11,6 +11,7 @@
 #include "eval/tasks/items.h"
 #include "eval/tasks/run_task.h"
 #include "model/checkpoint.h"
+#include "quantizer_program.h"
 #include "verb.h"
 
 namespace quatrain {
@@ -190,7 +191,11 @@ void add_eval(CLI::App& app) {
   verb->add_option("--samples", options->samples,
                    "write each item's log-likelihoods or text there, as JSON lines");
   add_engine_common(*verb, options->common);
-  verb->callback([options] { evaluate(*options); });
+  verb->callback([options] {
+    const auto& engines = options->engines;
+    if (std::find(engines.begin(), engines.end(), "reference") != engines.end()) continue_as_quantizer();
+    evaluate(*options);
+  });
 }
 
 }  // namespace quatrain

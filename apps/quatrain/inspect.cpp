@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "quantizer_program.h"
 #include "verb.h"
 #include "wide_products.h"
 #ifdef QUATRAIN_HAVE_TORCH
@@ -96,7 +97,10 @@ void add_inspect(CLI::App& app) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   add_common(*verb, options->common);
-  verb->callback([options] { run_inspect(*options); });
+  verb->callback([options] {
+    if (options->jump_ratio || !options->residual_layers.empty()) continue_as_quantizer();
+    run_inspect(*options);
+  });
 }
 
 }  // namespace quatrain

@@ -7,6 +7,7 @@
 #include "base/error_context.h"
 #include "checkpoint/npy.h"
 #include "eval/scorer.h"
+#include "quantizer_program.h"
 #include "verb.h"
 
 namespace quatrain {
@@ -54,7 +55,10 @@ void add_logits(CLI::App& app) {
       ->check(CLI::IsMember({"native", "reference"}));
   verb->add_option("-o,--output", options->output, "the .npy file")->required();
   add_engine_common(*verb, options->common);
-  verb->callback([options] { logits(*options); });
+  verb->callback([options] {
+    if (options->scorer.engine == "reference") continue_as_quantizer();
+    logits(*options);
+  });
 }
 
 }  // namespace quatrain

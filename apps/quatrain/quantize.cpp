@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "quantizer_program.h"
 #include "verb.h"
 #include "wide_products.h"
 #ifdef QUATRAIN_HAVE_TORCH
@@ -71,7 +72,10 @@ void add_quantize(CLI::App& app) {
   verb->add_flag("--no-check", options->no_check,
                  "skip loading the artifact back and comparing it with the reference");
   add_quantizer_common(*verb, options->common);
-  verb->callback([options] { run_quantize(*options); });
+  verb->callback([options] {
+    continue_as_quantizer();
+    run_quantize(*options);
+  });
 }
 
 }  // namespace quatrain

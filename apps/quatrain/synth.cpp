@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "model/inspect.h"
 #include "model/shape_file.h"
+#include "quantizer_program.h"
 #include "verb.h"
 #ifdef QUATRAIN_HAVE_TORCH
 #include "quant/pipeline.h"
@@ -55,6 +56,7 @@ void add_synth(CLI::App& app) {
       ->excludes(recipe);
   add_common(*verb, options->common);
   verb->callback([options] {
+    if (!options->recipe.empty()) continue_as_quantizer();
     options->synth.threads = options->common.threads;
     const ModelConfig config = find_shape(options->shape);
     if (options->dry_run) {

@@ -1,14 +1,11 @@
 #include "wide_products.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <string>
 #include <string_view>
-#include <vector>
+
+#include "program_arguments.h"
 
 namespace quatrain {
 namespace {
@@ -44,15 +41,8 @@ void restart_with_wide_products() {
   if (std::getenv(kVariable) != nullptr || !has_avx512()) return;
   if (!is_narrow(blas_text("openblas_get_corename"))) return;
   if (blas_text("openblas_get_config").find("DYNAMIC_ARCH") == std::string_view::npos) return;
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string line{std::istreambuf_iterator<char>(file), {}};
-  std::vector<char*> arguments;
-  for (size_t at = 0; at < line.size(); at += std::string_view(line.data() + at).size() + 1)
-    arguments.push_back(line.data() + at);
-  if (arguments.empty()) return;
-  arguments.push_back(nullptr);
   ::setenv(kVariable, "SkylakeX", 1);
-  ::execv("/proc/self/exe", arguments.data());  // returns only when it failed: then the narrow ones do
+  execute_with_same_arguments("/proc/self/exe");  // where it fails the narrow ones do
 }
 
 }  // namespace quatrain

@@ -376,11 +376,11 @@ class CalibratedQuantizer {
       writer.add_tensor(name, values.sizes().vec(), values_of(values), key ? "F32" : "BF16");
     }
     for (const PlainShape& plain : plain_tensors_of_layer(config, index)) {
-      const auto smoothed = layer.norms.find(plain.name);
-      if (smoothed == layer.norms.end())
+      const auto rescaled = layer.rescaled.find(plain.name);
+      if (rescaled == layer.rescaled.end())
         add_plain(writer, plain.name, plain.shape.size() == 1 ? "F32" : half_type(config.dtype));
       else
-        writer.add_tensor(plain.name, plain.shape, values_of(in_memory(smoothed->second)), "F32");
+        writer.add_tensor(plain.name, plain.shape, values_of(in_memory(rescaled->second)), "F32");
     }
     Json entry = {{"layer", index}};
     if (seconds) entry["seconds"] = *seconds;

@@ -44,7 +44,7 @@ class LayerQuantizer {
       for (const SiteLinears& site : sites_of(layer_)) quantize(site, {});
     if (!pass_.moments.expert_tokens.empty()) result_.coverage = coverage();
     result_.transforms = std::move(transformed_.transforms);
-    result_.norms = std::move(transformed_.norms);
+    result_.rescaled = std::move(transformed_.rescaled);
     result_.smoothing = std::move(transformed_.smoothing);
     streams_.exact = std::move(pass_.output);
     return std::move(result_);

@@ -37,7 +37,7 @@ struct QuantizedLinear {
 struct QuantizedLayer {
   std::vector<QuantizedLinear> linears;
   std::map<std::string, torch::Tensor> transforms;  // the stored ones, by tensor name, FP32
-  std::map<std::string, torch::Tensor> norms;       // gains and routers that took scales, by name
+  std::map<std::string, torch::Tensor> rescaled;    // norms and routers that took scales, by name
   Json smoothing = Json::array();                   // smooth_layer()'s report
   Json coverage;  // of experts: {"expert_tokens": [...], "starved": [names]}; null in dense layers
   double transform_seconds = 0;  // of the pass over the unquantised layer and of making its transforms

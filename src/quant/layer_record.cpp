@@ -57,11 +57,11 @@ void write_layer(Journal& journal, const std::string& name, const QuantizedLayer
   }
   std::vector<torch::Tensor> kept;
   const Json transforms = add_tensors("transform ", layer.transforms, parts, kept);
-  const Json norms = add_tensors("norm ", layer.norms, parts, kept);
+  const Json rescaled = add_tensors("rescaled ", layer.rescaled, parts, kept);
   journal.write(name,
                 {{"linears", linears},
                  {"transforms", transforms},
-                 {"norms", norms},
+                 {"rescaled", rescaled},
                  {"smoothing", layer.smoothing},
                  {"coverage", layer.coverage},
                  {"stream_error", layer.stream_error}},
@@ -86,7 +86,7 @@ QuantizedLayer read_layer(const JournalEntry& entry) {
     layer.linears.push_back({name, std::move(planes), linear.at("report")});
   }
   layer.transforms = read_tensors("transform ", facts.at("transforms"), entry);
-  layer.norms = read_tensors("norm ", facts.at("norms"), entry);
+  layer.rescaled = read_tensors("rescaled ", facts.at("rescaled"), entry);
   layer.smoothing = facts.at("smoothing");
   layer.coverage = facts.value("coverage", Json());
   layer.stream_error = facts.at("stream_error");

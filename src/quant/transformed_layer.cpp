@@ -111,12 +111,12 @@ class Transformer {
 
   void keep_norms() {
     const std::string prefix = fmt::format("model.layers.{}.", layer_.index());
-    result_.norms[prefix + "input_layernorm.weight"] = layer_.input_norm;
+    result_.rescaled[prefix + "input_layernorm.weight"] = layer_.input_norm;
     if (config_.sandwich_norms)
-      result_.norms[prefix + "pre_feedforward_layernorm.weight"] = layer_.pre_mlp_norm;
+      result_.rescaled[prefix + "pre_feedforward_layernorm.weight"] = layer_.pre_mlp_norm;
     else
-      result_.norms[prefix + "post_attention_layernorm.weight"] = layer_.post_attention_norm;
-    if (layer_.router.defined()) result_.norms[prefix + "mlp.gate.weight"] = layer_.router;
+      result_.rescaled[prefix + "post_attention_layernorm.weight"] = layer_.post_attention_norm;
+    if (layer_.router.defined()) result_.rescaled[prefix + "mlp.gate.weight"] = layer_.router;
   }
 
   void sort_channels() {

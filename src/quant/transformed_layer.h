@@ -24,7 +24,7 @@ struct TransformedLayer {
   ExactPass pass;      // of the layer as it came
   LayerInputs inputs;  // what the transformed linears see; filled where recipe.watches_inputs()
   std::map<std::string, torch::Tensor> transforms;  // the stored ones, by tensor name, FP32
-  std::map<std::string, torch::Tensor> norms;       // gains and routers that took scales, by name
+  std::map<std::string, torch::Tensor> rescaled;    // norms and routers that took scales, by name
   Json smoothing = Json::array();                   // smooth_layer()'s report
 };
 
