@@ -3,7 +3,8 @@
 
 namespace quatrain {
 
-/// Replaces this process by `program` with the arguments that it was started with. Returns only where that fails.
+/// Replaces this process by `program` with the arguments that it was started with. Returns only where that
+/// fails.
 void execute_with_same_arguments(const char* program);
 
 }  // namespace quatrain

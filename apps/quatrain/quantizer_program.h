@@ -1,11 +1,11 @@
-// The two programs that a build with libtorch has: quatrain, which starts at once, and quatrain-quantizer, which is the
-// same with the quantiser and the reference.
+// The two programs that a build with libtorch has: quatrain, which starts at once, and quatrain-quantizer,
+// which is the same with the quantiser and the reference.
 #pragma once
 
 namespace quatrain {
 
-/// Goes on as the quatrain-quantizer beside this program, with the same arguments; call it before any work. Returns
-/// where this is that program, or where none lies there: what needs libtorch then says so.
+/// Goes on as the quatrain-quantizer beside this program, with the same arguments; call it before any work.
+/// Returns where this is that program, or where none lies there: what needs libtorch then says so.
 void continue_as_quantizer();
 
 }  // namespace quatrain

@@ -40,8 +40,8 @@ std::optional<Integer> json_whole(const AnyJson& value) {
   if (value.is_number_integer()) return narrowed(value.template get<int64_t>());
   if (!value.is_number_float()) return std::nullopt;
   const double number = value.template get<double>();
-  constexpr double kLimit =
-      0x1p63;  // beyond it a conversion to int64_t is undefined; NaN fails the comparison too
+  // Beyond it a conversion to int64_t is undefined; NaN fails the comparison too.
+  constexpr double kLimit = 0x1p63;
   if (!(number >= -kLimit && number < kLimit) || number != std::trunc(number)) return std::nullopt;
   return narrowed(static_cast<int64_t>(number));
 }
@@ -57,11 +57,12 @@ T json_get(const Json& object, std::string_view key, std::string_view where) {
     require(whole.has_value(), "{}: field \"{}\" must be a whole number from {} to {}, is {}", where, key,
             std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), found->dump().substr(0, 80));
     return *whole;
-  }
-  try {
-    return found->template get<T>();
-  } catch (const nlohmann::json::exception&) {
-    fail("{}: field \"{}\" has the wrong type: {}", where, key, found->dump().substr(0, 80));
+  } else {
+    try {
+      return found->template get<T>();
+    } catch (const nlohmann::json::exception&) {
+      fail("{}: field \"{}\" has the wrong type: {}", where, key, found->dump().substr(0, 80));
+    }
   }
 }
 
