@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace quatrain {
 
@@ -58,7 +59,7 @@ class LineReader::Editor {
         if (line.back() == '\n') line.pop_back();
         return line;
       }
-      fmt::print(stderr, "\n");
+      print_note("\n");
       if (!dropped_) return std::nullopt;
       el_reset(edit_);
     }

@@ -1,4 +1,5 @@
 // quatrain: quantises language models to 4 bits and runs them. Exit code 0, 1 (failed) or 2 (usage).
+#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <csignal>
@@ -39,10 +40,24 @@ std::string unknown_verb(const CLI::App& app) {
   return {};
 }
 
+// A file opened later must not get the number of a stdin, stdout or stderr that came closed: log lines would
+// go into it. /dev/null is opened the wrong way round, so that reading and writing stay errors.
+void occupy_standard_files() {
+  for (const auto& [number, mode] : {std::pair{0, O_WRONLY}, {1, O_RDONLY}, {2, O_RDONLY}})
+    if (::fcntl(number, F_GETFD) == -1) static_cast<void>(::open("/dev/null", mode));
+}
+
+// A word that is a flag of no verb and not of the program.
+std::string unknown_flag(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining();
+  return words.empty() ? std::string() : words.front();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace quatrain;
+  occupy_standard_files();
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an ordinary write error with a message
   init_logging();
   CLI::App app(
@@ -68,6 +83,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (const std::string verb = unknown_verb(app); app.get_subcommands().empty() && !verb.empty())
       return report("\"" + verb + "\" is no verb; quatrain --help lists them", 2);
+    if (const std::string flag = unknown_flag(app); app.get_subcommands().empty() && !flag.empty())
+      return report("\"" + flag + "\" is no flag of quatrain; quatrain --help lists them", 2);
     if (app.exit(error) != 0) return 2;
     return std::cout.flush() ? 0 : report("stdout: cannot write the help", 1);
   } catch (const UsageError& error) {
@@ -75,7 +92,8 @@ int main(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     return report(error.path1().string() + ": " + error.code().message(), 1);
   } catch (const std::bad_alloc&) {
-    return report("out of memory; a smaller model, context or --max-ram may fit", 1);
+    return report(
+        "out of memory; a smaller model or context may fit (quantize says beforehand with --max-ram)", 1);
   } catch (const std::exception& error) {
     if (std::ferror(stdout) != 0) return report(std::string("stdout: ") + error.what(), 1);
     return report(error.what(), 1);

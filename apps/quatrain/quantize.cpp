@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "ops/cpu/isa.h"
 #include "quantizer_program.h"
 #include "verb.h"
 #include "wide_products.h"
@@ -25,6 +26,7 @@ struct QuantizeVerbOptions {
 #ifdef QUATRAIN_HAVE_TORCH
 void run_quantize(const QuantizeVerbOptions& options) {
   restart_with_wide_products();
+  ops::active_isa();  // a wrong QUATRAIN_ISA is an error now, not when the artifact is checked
   std::vector<std::string> overrides = options.overrides;
   if (!options.budget_bits.empty()) overrides.push_back("plan.budget_bits=" + options.budget_bits);
   if (!options.max_slowdown.empty()) overrides.push_back("plan.max_slowdown=" + options.max_slowdown);

@@ -5,7 +5,8 @@
 namespace quatrain {
 
 /// Goes on as the quatrain-quantizer beside this program, with the same arguments; call it before any work.
-/// Returns where this is that program, or where none lies there: what needs libtorch then says so.
+/// Returns where this is that program, or was built without libtorch (the verb says so then). An Error where
+/// it cannot be started.
 void continue_as_quantizer();
 
 }  // namespace quatrain

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error_context.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "line_reader.h"
@@ -83,7 +84,7 @@ class Chat {
   const Engine& engine() const { return *engine_; }
 
  private:
-  static void log_note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
+  static void log_note(const std::string& text) { print_note("note: {}\n", text); }
 
   Generation answer(const std::vector<int32_t>& prompt,
                     const std::function<bool(std::string_view)>& on_text) {
@@ -125,7 +126,7 @@ class Chat {
 };
 
 void print_speed(const Generation& reply) {
-  fmt::print(stderr, "[{} + {} tokens, prefill {:.0f} tok/s, decode {:.1f} tok/s, {}]\n", reply.prompt_tokens,
+  print_note("[{} + {} tokens, prefill {:.0f} tok/s, decode {:.1f} tok/s, {}]\n", reply.prompt_tokens,
              reply.tokens.size(), rate(static_cast<size_t>(reply.prompt_tokens), reply.prefill_seconds),
              rate(reply.tokens.size(), reply.decode_seconds), name_of(reply.finish));
 }
@@ -186,7 +187,7 @@ void answer(Chat& chat, const std::string& line) {
     say(chat, line);
   } catch (const Error& error) {
     if (!std::cout) throw;
-    fmt::print(stderr, "error: {}\n", error.what());
+    print_note("error: {}\n", error.what());
   }
 }
 
@@ -195,21 +196,21 @@ void converse(Chat& chat) {
   std::optional<Interrupts> interrupts;
   if (lines.on_terminal()) interrupts.emplace();
   if (lines.on_terminal())
-    fmt::print(stderr, "context of {} tokens, {} threads; /help lists the commands\n",
-               chat.engine().context(), chat.engine().threads());
+    print_note("context of {} tokens, {} threads; /help lists the commands\n", chat.engine().context(),
+               chat.engine().threads());
   while (const std::optional<std::string> line = lines.read()) {
     const size_t first = line->find_first_not_of(" \t\r");
     if (first == std::string::npos) continue;
     const std::string word = line->substr(first, line->find_last_not_of(" \t\r") + 1 - first);
     if (word == "/quit" || word == "/exit") return;
     if (word == "/help") {
-      fmt::print(stderr,
-                 "/clear  forget the conversation\n/help   this list\n/quit   leave (or end of input, "
-                 "Ctrl-D)\nCtrl-C  drop the line; end the reply\n");
+      print_note(
+          "/clear  forget the conversation\n/help   this list\n/quit   leave (or end of input, "
+          "Ctrl-D)\nCtrl-C  drop the line; end the reply\n");
     } else if (word == "/clear") {
       chat.clear();
     } else if (word.front() == '/') {
-      fmt::print(stderr, "{}: no such command; /help lists them\n", word);
+      print_note("{}: no such command; /help lists them\n", word);
     } else {
       answer(chat, *line);
     }

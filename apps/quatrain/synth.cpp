@@ -20,7 +20,14 @@ namespace {
 #ifdef QUATRAIN_HAVE_TORCH
 void synthesize_artifact(const ModelConfig& config, const std::string& recipe, const std::string& output,
                          const SynthOptions& options) {
-  quantize(synthetic_checkpoint(config, options), load_recipe(recipe), output, {.threads = options.threads});
+  const Recipe loaded = load_recipe(recipe);
+  require(
+      !loaded.calibrated(),
+      "synth --recipe: {} measures a text and so needs a tokenizer, which a synthetic model lacks; take a "
+      "recipe that "
+      "does not, such as rtn-g64 or w4a8kv4-rtn, or quantize a synthetic model with a tokenizer beside it",
+      recipe);
+  quantize(synthetic_checkpoint(config, options), loaded, output, {.threads = options.threads});
 }
 #else
 void synthesize_artifact(const ModelConfig&, const std::string&, const std::string&, const SynthOptions&) {

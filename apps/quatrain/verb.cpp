@@ -5,12 +5,14 @@
 #include <charconv>
 #include <limits>
 
+#include "base/affinity.h"
+
 namespace quatrain {
 
 namespace {
 
 void add_threads_and_json(CLI::App& verb, CommonOptions& options) {
-  verb.add_option("--threads", options.threads, "threads (default: the cores this process may use)")
+  verb.add_option("--threads", options.threads, "threads (default: the physical cores this process may use)")
       ->check(CLI::Range(1, 1024));
   verb.add_flag("--json", options.json, "one JSON document on stdout, logs on stderr");
 }
@@ -39,6 +41,7 @@ std::string check_engine_device(const std::string& device) {
 }  // namespace
 
 void CommonOptions::apply_to(EngineOptions& engine) const {
+  if (pin) pin_workers();
   engine.threads = threads;
   engine.device = device;
   engine.kv_sink = kv_sink;
@@ -65,6 +68,7 @@ void add_engine_common(CLI::App& verb, CommonOptions& options) {
   add_threads_and_json(verb, options);
   verb.add_option("--device", options.device, "where to compute: cpu, cuda or cuda:N")
       ->check(check_engine_device);
+  verb.add_flag("--pin", options.pin, "every thread but the first stays on a core of its own");
   verb.add_option("--gpu-memory", options.gpu_memory,
                   "GPU memory for weights, buffers and KV cache, as 40G (default: what is free)");
   verb.add_flag(

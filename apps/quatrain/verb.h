@@ -17,13 +17,13 @@ namespace quatrain {
 /// Flags that every verb has.
 struct CommonOptions {
   int threads = 0;
-  bool json = false;
+  bool json = false, pin = false;
   std::string device = "cpu";
   std::string gpu_memory;
   int64_t kv_sink = 0, kv_recent = 0;
   bool batch_invariant = false;
 
-  /// Threads, device, memory and unquantised tokens of an engine.
+  /// Threads, device, memory and unquantised tokens of an engine; pins the threads where that was asked.
   void apply_to(EngineOptions& engine) const;
 };
 
@@ -46,7 +46,7 @@ void add_common(CLI::App& verb, CommonOptions& options);
 /// The same for verbs that quantise: --device takes cuda and cuda:N too; whether there is one, libtorch says.
 void add_quantizer_common(CLI::App& verb, CommonOptions& options);
 /// The same for verbs that run a model: --device takes cuda and cuda:N too where the program was built for
-/// them, and there are --gpu-memory, --batch-invariant, --kv-sink and --kv-recent.
+/// them, and there are --pin, --gpu-memory, --batch-invariant, --kv-sink and --kv-recent.
 void add_engine_common(CLI::App& verb, CommonOptions& options);
 
 /// "8G", "512M", "1073741824": bytes. Anything else is a UsageError that names `flag`.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/log.h"
+
 namespace quatrain {
 
 using Clock = std::chrono::steady_clock;
@@ -44,9 +46,9 @@ void Progress::print(bool last, const std::string& note) {
   if (terminal_) {
     constexpr int width = 30;
     const int filled = total_ > 0 ? static_cast<int>(width * std::min(done_, total_) / total_) : 0;
-    fmt::print(stderr, "\r[{}{}] {}\033[K", std::string(filled, '#'), std::string(width - filled, '.'), line);
+    print_note("\r[{}{}] {}\033[K", std::string(filled, '#'), std::string(width - filled, '.'), line);
   } else {
-    fmt::print(stderr, "{}\n", line);
+    print_note("{}\n", line);
   }
   std::fflush(stderr);
   printed_ = true;

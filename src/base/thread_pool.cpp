@@ -1,7 +1,5 @@
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/affinity.h"
 #include "base/error.h"
 
 #if defined(__x86_64__)
@@ -88,9 +87,9 @@ int cgroup_cores() {
 }  // namespace
 
 int available_cores() {
-  int cores = static_cast<int>(std::thread::hardware_concurrency());
-  cpu_set_t mask;
-  if (sched_getaffinity(0, sizeof mask, &mask) == 0) cores = CPU_COUNT(&mask);
+  const std::vector<int> processors = allowed_processors();
+  const int cores = processors.empty() ? static_cast<int>(std::thread::hardware_concurrency())
+                                       : count_physical_cores(processors);
   return std::max(1, std::min(cores, cgroup_cores()));
 }
 
@@ -169,6 +168,7 @@ void ThreadPool::run_chunks(int thread) {
 }
 
 void ThreadPool::work(int thread) {
+  pin_if_asked(thread);
   Loop& loop = *loop_;
   while (!loop.stop) {
     const auto ready = [&] { return loop.stop || loop.has_work(); };

@@ -9,7 +9,8 @@
 
 namespace quatrain {
 
-/// Cores this process may use: affinity mask and cgroup limit respected, at least 1.
+/// Physical cores this process may use: affinity mask and cgroup limit respected, at least 1. Two threads of
+/// one core share what integer products need.
 int available_cores();
 
 /// A fixed set of threads, the caller being one of them. Loops called from several threads run one after the

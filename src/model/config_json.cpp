@@ -175,9 +175,10 @@ void read_moe(const Json& json, const Architecture& architecture, ModelConfig& c
   if (dense == nullptr) return;
   require(dense->is_array(), "{}: field \"mlp_only_layers\" must be a list", where);
   for (const Json& layer : *dense) {
-    require(layer.is_number_integer(), "{}: field \"mlp_only_layers\" must hold layer numbers", where);
-    const auto index = layer.get<int64_t>();
-    if (index >= 0 && index < config.layers) config.moe_layer[static_cast<size_t>(index)] = false;
+    const auto index = json_whole<int64_t>(layer);
+    require(index.has_value(), "{}: field \"mlp_only_layers\" must hold layer numbers, not {}", where,
+            layer.dump().substr(0, 40));
+    if (*index >= 0 && *index < config.layers) config.moe_layer[static_cast<size_t>(*index)] = false;
   }
 }
 
@@ -196,9 +197,10 @@ void read_tokens(const Json& json, ModelConfig& config, std::string_view where) 
     return;
   }
   for (const Json& id : *eos) {
-    require(id.is_number_integer() && id.get<int64_t>() >= 0,
-            "{}: field \"eos_token_id\" must hold token ids", where);
-    config.eos.push_back(id.get<int64_t>());
+    const auto token = json_whole<int64_t>(id);
+    require(token.has_value() && *token >= 0, "{}: field \"eos_token_id\" must hold token ids, not {}", where,
+            id.dump().substr(0, 40));
+    config.eos.push_back(*token);
   }
 }
 

@@ -38,7 +38,8 @@ inline double json_number_or(const Json& object, std::string_view key, double fa
 inline int64_t json_integer(const Json& object, std::string_view key, std::string_view where) {
   const double value = json_number(object, key, where);
   require(value == std::trunc(value) && std::abs(value) < 0x1p53,
-          "{}: field \"{}\" must be a whole number, not {}", where, key, json_field(object, key)->dump());
+          "{}: field \"{}\" must be a whole number below 2^53, not {}", where, key,
+          json_field(object, key)->dump());
   return static_cast<int64_t>(value);
 }
 

@@ -27,9 +27,10 @@ void place(TokenizerDefinition& definition, const std::string& text, int64_t id,
 
 void read_vocabulary_object(TokenizerDefinition& definition, const Json& vocabulary, size_t limit) {
   for (const auto& [text, id] : vocabulary.items()) {
-    require(id.is_number_integer(), "{}: model.vocab: the id of \"{}\" is not an integer", definition.where,
-            text.substr(0, 80));
-    if (!text.empty()) place(definition, text, id.get<int64_t>(), limit, "model.vocab");
+    const auto number = json_whole<int64_t>(id);
+    require(number.has_value(), "{}: model.vocab: the id of \"{}\" is no whole number of 64 bits: {}",
+            definition.where, text.substr(0, 80), id.dump().substr(0, 40));
+    if (!text.empty()) place(definition, text, *number, limit, "model.vocab");
   }
 }
 

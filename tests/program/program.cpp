@@ -27,7 +27,7 @@ Program::Program(const std::vector<std::string>& arguments, const ProgramOptions
   if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
   folder_ = name;
   write_file(folder_ / "in", options.input);
-  const std::string program = QUATRAIN_BINARY_DIR "/bin/quatrain";
+  const std::string program = options.program.empty() ? QUATRAIN_BINARY_DIR "/bin/quatrain" : options.program;
   std::vector<const char*> argv = {program.c_str()};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   argv.push_back(nullptr);
@@ -42,6 +42,7 @@ Program::Program(const std::vector<std::string>& arguments, const ProgramOptions
     const rlimit limit{static_cast<rlim_t>(options.file_limit), static_cast<rlim_t>(options.file_limit)};
     setrlimit(RLIMIT_FSIZE, &limit);
   }
+  for (const int descriptor : options.closed) close(descriptor);
   execv(program.c_str(), const_cast<char* const*>(argv.data()));
   _exit(127);
 }

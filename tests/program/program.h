@@ -13,9 +13,11 @@
 namespace quatrain {
 
 struct ProgramOptions {
-  std::string input = {};   // on stdin, which then ends
-  int64_t file_limit = -1;  // bytes that a file may have: beyond it a write fails as on a full disk
-  std::string output = "";  // stdout goes to this file instead of into `out`
+  std::string input = {};        // on stdin, which then ends
+  int64_t file_limit = -1;       // bytes that a file may have: beyond it a write fails as on a full disk
+  std::string output = "";       // stdout goes to this file instead of into `out`
+  std::vector<int> closed = {};  // descriptors that the program starts without
+  std::string program = "";      // another one than the built quatrain
 };
 
 struct ProgramEnd {

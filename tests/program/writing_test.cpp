@@ -52,6 +52,50 @@ class Writing : public testing::Test {
   fs::path folder_ = fresh_test_folder();
 };
 
+// A file that took the number of a closed stderr would hold the log.
+TEST_F(Writing, ClosedStandardFilesAddNothingToWhatIsWritten) {
+  const Names before = names_in(folder_);
+  for (const auto& [name, arguments] : writers()) {
+    if (name == "q") continue;  // its report holds seconds
+    SCOPED_TRACE(name);
+    ASSERT_EQ(run_program(arguments).code, 0);
+    const uint64_t bytes = bytes_below(folder_ / name);
+    fs::remove_all(folder_ / name);
+    EXPECT_EQ(run_program(arguments, {.closed = {0, 2}}).code, 0);
+    EXPECT_EQ(bytes_below(folder_ / name), bytes);
+    fs::remove_all(folder_ / name);
+    run_program(arguments,
+                {.closed = {0, 1, 2}});  // what goes to stdout cannot be written: an error, or nothing did
+    EXPECT_EQ(bytes_below(folder_ / name), bytes);
+    fs::remove_all(folder_ / name);
+  }
+  EXPECT_EQ(names_in(folder_), before);
+}
+
+#ifdef QUATRAIN_HAVE_TORCH
+TEST_F(Writing, WithoutTheQuantizerBesideItTheProgramSaysSo) {
+  const fs::path alone = folder_ / "alone";
+  fs::create_directory(alone);
+  fs::copy_file(QUATRAIN_BINARY_DIR "/bin/quatrain", alone / "quatrain");
+  const ProgramOptions options{.program = (alone / "quatrain").string()};
+  const Names quantize = {"quantize", path("model"), "--recipe", "rtn-g64", "-o", path("q")};
+  EXPECT_EQ(run_program({"inspect", path("model")}, options).code, 0);
+  const auto refused = [&](const std::string& reason) {
+    const ProgramEnd end = run_program(quantize, options);
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.err.find((alone / "quatrain-quantizer").string()), std::string::npos) << end.err;
+    EXPECT_NE(end.err.find(reason), std::string::npos) << end.err;
+    fs::remove_all(alone / "quatrain-quantizer");
+  };
+  refused("No such file");
+  fs::create_directory(alone / "quatrain-quantizer");
+  refused("Permission denied");
+  fs::create_hard_link(alone / "quatrain", alone / "quatrain-quantizer");
+  refused("is this program");
+  EXPECT_FALSE(fs::exists(path("q")));
+}
+#endif
+
 TEST_F(Writing, AFullDiskIsAnErrorAndLeavesNothing) {
   const Names before = names_in(folder_);
   for (const auto& [name, arguments] : writers())
