@@ -38,7 +38,7 @@ TEST(BadTokenizerJson, IsRefusedWithTheField) {
   expect_refused(R"({"model": {"vocab": {"c": -1}}})", "the id -1");
   expect_refused(R"({"model": {"vocab": {"c": 4000000000}}})", "far outside the vocabulary");
   expect_refused(R"({"model": {"vocab": {"c": 9223372036854775807}}})", "far outside the vocabulary");
-  expect_refused(R"({"model": {"vocab": {"c": 1.5}}})", "not an integer");
+  expect_refused(R"({"model": {"vocab": {"c": 1.5}}})", "no whole number");
   expect_refused(R"({"model": {"vocab": {"c": 0}}})", "gives id 0 to both");
   expect_refused(R"({"model": {"merges": null}})", "merges is missing");
   expect_refused(R"({"model": {"merges": ["a x"]}})", "merges[0] names \"x\"");
