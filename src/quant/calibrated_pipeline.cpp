@@ -28,7 +28,7 @@
 namespace quatrain {
 namespace {
 
-constexpr int kJournalVersion = 3;                       // raised when the same run would give other bits
+constexpr int kJournalVersion = 4;                       // raised when bits or the format of entries change
 constexpr uint64_t kBatchBytes = uint64_t{4} << 30;      // of temporaries, on a GPU
 constexpr uint64_t kProgramBytes = uint64_t{400} << 20;  // the program, libtorch, and what its threads hold
 

@@ -1,6 +1,6 @@
 #include "quant/journal.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -14,9 +14,10 @@
 namespace quatrain {
 namespace {
 
-constexpr std::string_view kMagic = "QTJOURN1";
-// A file: magic, length of the header, header, parts, CRC-32 of the facts and the parts.
-constexpr size_t kStart = 16;  // magic, length of the header
+constexpr std::string_view kMagic = "QTJOURN2";
+// A file: magic, length of the header, header (facts, parts' names and sizes), parts, CRC-32 of it all.
+constexpr size_t kStart = 16;              // magic, length of the header
+constexpr size_t kEnd = sizeof(uint32_t);  // the CRC
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kEntry = ".entry";
 
@@ -31,10 +32,6 @@ void release(std::span<const std::byte> bytes) {
 uint32_t checksum(std::span<const std::byte> bytes, uint32_t crc) {
   if (bytes.empty()) return crc;  // zlib answers a null pointer with 0
   return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
-
-uint32_t checksum(const Json& facts) {
-  return checksum(std::as_bytes(std::span<const char>(facts.dump())), 0);
 }
 
 std::string short_text(const Json& value) {
@@ -70,55 +67,67 @@ void require_journal(const fs::path& directory) {
 
 JournalEntry::JournalEntry(const fs::path& path) : file_(path) {
   const std::span<const std::byte> all = file_.bytes();
+  const std::string where = this->where();
+  require(all.size() >= kStart + kEnd && std::memcmp(all.data(), kMagic.data(), kMagic.size()) == 0, "{}",
+          where);
   uint64_t length = 0;
-  bool sound = all.size() >= kStart && std::memcmp(all.data(), kMagic.data(), kMagic.size()) == 0;
-  if (sound) {
-    std::memcpy(&length, all.data() + kMagic.size(), sizeof length);
-    sound = length <= all.size() - kStart;
+  std::memcpy(&length, all.data() + kMagic.size(), sizeof length);
+  require(length <= all.size() - kStart - kEnd, "{}: its header has {} bytes, the file {}", where, length,
+          all.size());
+  // The header is read before the checksum is compared, so that an error can say which field is wrong. A
+  // right checksum would not vouch for it either: whoever writes a false header can write that too.
+  const Json header = parse_json({reinterpret_cast<const char*>(all.data() + kStart), length}, where);
+  facts_ = json_get<Json::object_t>(header, "facts", where);
+  std::span<const std::byte> rest = all.subspan(kStart + length);
+  rest = rest.first(rest.size() - kEnd);
+  for (const Json& part : json_get<std::vector<Json>>(header, "parts", where)) {
+    const std::string here = fmt::format("{}: part {}", where, parts_.size());
+    const auto size = json_get<uint64_t>(part, "size", here);
+    // Taken from what is left instead of summed: sizes near 2^64 have sums that look right.
+    require(size <= rest.size(), "{}: field \"size\" is {}, the file has {} bytes left", here, size,
+            rest.size());
+    const auto name = json_get<std::string>(part, "name", here);
+    require(parts_.emplace(name, rest.first(size)).second, "{}: field \"name\": {} is there twice", here,
+            name);
+    rest = rest.subspan(size);
   }
-  Json header;
-  if (sound) {
-    const auto* text = reinterpret_cast<const char*>(all.data() + kStart);
-    header = Json::parse(text, text + length, nullptr, false);
-    sound = header.is_object() && header.contains("facts") && header.contains("parts");
-  }
-  if (sound) {
-    facts_ = header["facts"];
-    parts_ = header["parts"];
-    begin_ = kStart + length;
-    uint64_t size = 0;
-    for (const auto& part : parts_) size += part.at("size").get<uint64_t>();
-    uint32_t crc = 0;
-    sound = size + sizeof crc == all.size() - begin_;
-    if (sound) {
-      std::memcpy(&crc, all.data() + begin_ + size, sizeof crc);
-      sound = crc == checksum(all.subspan(begin_, size), checksum(facts_));
-      release(all.subspan(begin_));
-    }
-  }
-  require(sound, "{}: is damaged; remove the journal and start again", path.string());
+  require(rest.empty(), "{}: {} bytes belong to no part", where, rest.size());
+  uint32_t crc = 0;
+  std::memcpy(&crc, all.data() + all.size() - kEnd, sizeof crc);
+  require(crc == checksum(all.first(all.size() - kEnd), 0), "{}", where);
+  release(all);
+}
+
+std::string JournalEntry::where() const {
+  return fmt::format("{}: is damaged; remove the journal and start again", file_.path().string());
 }
 
 std::span<const std::byte> JournalEntry::bytes(const std::string& part, size_t unit) const {
-  size_t at = begin_;
-  for (const auto& entry : parts_) {
-    const auto size = entry.at("size").get<size_t>();
-    if (entry.at("name") == part) {
-      require(size % unit == 0, "{}: {} has {} bytes, values of {} are expected", file_.path().string(), part,
-              size, unit);
-      return file_.bytes().subspan(at, size);
-    }
-    at += size;
-  }
-  fail("{}: has no {}; remove the journal and start again", file_.path().string(), part);
+  const auto found = parts_.find(part);
+  require(found != parts_.end(), "{}: has no {}; remove the journal and start again", file_.path().string(),
+          part);
+  require(found->second.size() % unit == 0, "{}: {} has {} bytes, values of {} are expected", where(), part,
+          found->second.size(), unit);
+  return found->second;
 }
 
 void JournalEntry::copy(const std::string& part, std::span<std::byte> out) const {
   const std::span<const std::byte> from = bytes(part, 1);
-  require(from.size() == out.size(), "{}: {} has {} bytes, {} are expected", file_.path().string(), part,
-          from.size(), out.size());
+  require(from.size() == out.size(), "{}: {} has {} bytes, {} are expected", where(), part, from.size(),
+          out.size());
   std::copy(from.begin(), from.end(), out.begin());
   release(from);
+}
+
+void JournalEntry::require_shape(const std::string& part, std::span<const int64_t> shape, size_t unit) const {
+  const size_t size = bytes(part, unit).size();
+  size_t product = unit;
+  bool fits = true;
+  for (const int64_t dimension : shape)
+    fits =
+        fits && dimension >= 0 && !__builtin_mul_overflow(product, static_cast<size_t>(dimension), &product);
+  require(fits && product == size, "{}: {} has {} bytes, the shape [{}] is expected", where(), part, size,
+          fmt::join(shape, ", "));
 }
 
 fs::path Journal::path_of(const fs::path& output) {
@@ -162,11 +171,11 @@ void Journal::write(const std::string& name, const Json& facts, const Parts& par
   for (const auto& [part, bytes] : parts) header["parts"].push_back({{"name", part}, {"size", bytes.size()}});
   const std::string text = header.dump();
   const auto length = static_cast<uint64_t>(text.size());
+  std::string head(kMagic);
+  head.append(reinterpret_cast<const char*>(&length), sizeof length).append(text);
   AtomicFile file(entry_path(name));
-  file.write(kMagic);
-  file.write(&length, sizeof length);
-  file.write(text);
-  uint32_t crc = checksum(facts);
+  file.write(head);
+  uint32_t crc = checksum(std::as_bytes(std::span<const char>(head)), 0);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (hooks.before) hooks.before(i);
     crc = checksum(parts[i].second, crc);

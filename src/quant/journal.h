@@ -1,7 +1,9 @@
 // What a quantising run has finished, on disk beside its output, so that a killed run continues.
 #pragma once
 
+#include <concepts>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,9 +18,13 @@ namespace quatrain {
 /// One finished step: facts, and byte strings by name.
 class JournalEntry {
  public:
+  /// An entry that is not what Journal::write() made is an error that names the file and what is wrong in it.
   explicit JournalEntry(const fs::path& path);
 
+  /// An object; what its fields hold is for the reader to check (json_get).
   const Json& facts() const { return facts_; }
+  /// How an error about the contents begins: the file, that it is damaged, and what to do.
+  std::string where() const;
   /// The bytes of `part` as values of T. Throws when the entry lacks it or it ends within a value.
   template <typename T>
   std::vector<T> values(const std::string& part) const {
@@ -28,14 +34,32 @@ class JournalEntry {
   }
   /// Copies a part of exactly this size; its pages then leave the process.
   void copy(const std::string& part, std::span<std::byte> out) const;
+  /// Throws unless the part is a tensor of this shape with elements of `unit` bytes: to be asked before
+  /// memory for a shape is taken that only the facts vouch for.
+  void require_shape(const std::string& part, std::span<const int64_t> shape, size_t unit) const;
 
  private:
   std::span<const std::byte> bytes(const std::string& part, size_t unit) const;
 
   MappedFile file_;
-  Json facts_, parts_;
-  size_t begin_ = 0;
+  Json facts_;
+  std::map<std::string, std::span<const std::byte>>
+      parts_;  // in file_, whose map stays where it is in a move
 };
+
+/// A list of whole numbers that each fit T (nlohmann's own get<> cuts and wraps them).
+template <std::integral T>
+std::vector<T> whole_numbers(const Json& list, std::string_view where) {
+  require(list.is_array(), "{}: {} must be a list of whole numbers", where, list.dump().substr(0, 80));
+  std::vector<T> numbers;
+  for (const Json& value : list) {
+    const std::optional<T> number = json_whole<T>(value);
+    require(number.has_value(), "{}: a list must hold whole numbers from {} to {}, has {}", where,
+            std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), value.dump().substr(0, 80));
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
 
 /// OUTPUT.journal, a directory of entries. Each entry is complete or absent, whatever moment the process is
 /// killed at.

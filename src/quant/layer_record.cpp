@@ -1,5 +1,7 @@
 #include "quant/layer_record.h"
 
+#include <fmt/core.h>
+
 #include "base/error.h"
 
 namespace quatrain {
@@ -26,10 +28,14 @@ Json add_tensors(const std::string& prefix, const Tensors& tensors, Journal::Par
   return shapes;
 }
 
-Tensors read_tensors(const std::string& prefix, const Json& shapes, const JournalEntry& entry) {
+// `field` of the facts has their shapes.
+Tensors read_tensors(const std::string& prefix, const char* field, const JournalEntry& entry) {
+  const std::string where = entry.where();
   Tensors tensors;
-  for (const auto& [name, shape] : shapes.items()) {
-    const torch::Tensor values = torch::empty(shape.get<std::vector<int64_t>>(), torch::kFloat);
+  for (const auto& [name, dimensions] : json_get<Json::object_t>(entry.facts(), field, where)) {
+    const auto shape = whole_numbers<int64_t>(dimensions, fmt::format("{}: {}: {}", where, field, name));
+    entry.require_shape(prefix + name, shape, sizeof(float));
+    const torch::Tensor values = torch::empty(shape, torch::kFloat);
     entry.copy(prefix + name, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
     tensors[name] = values;
   }
@@ -70,26 +76,28 @@ void write_layer(Journal& journal, const std::string& name, const QuantizedLayer
 
 QuantizedLayer read_layer(const JournalEntry& entry) {
   const Json& facts = entry.facts();
+  const std::string where = entry.where();
   QuantizedLayer layer;
-  for (const Json& linear : facts.at("linears")) {
-    const auto name = linear.at("name").get<std::string>();
-    NibblePlanes planes;
-    planes.rows = linear.at("rows");
-    planes.columns = linear.at("columns");
-    planes.weight_group = linear.at("weight_group");
-    planes.residual_block = linear.at("residual_block");
+  for (const Json& linear : json_get<std::vector<Json>>(facts, "linears", where)) {
+    const std::string here = fmt::format("{}: linear {}", where, layer.linears.size());
+    const auto name = json_get<std::string>(linear, "name", here);
+    NibblePlanes planes;  // whether their sizes match, ArtifactWriter checks
+    planes.rows = json_get<int64_t>(linear, "rows", here);
+    planes.columns = json_get<int64_t>(linear, "columns", here);
+    planes.weight_group = json_get<int64_t>(linear, "weight_group", here);
+    planes.residual_block = json_get<int64_t>(linear, "residual_block", here);
     planes.hi = entry.values<uint8_t>(name + ".hi");
     planes.scale = entry.values<float>(name + ".scale");
     planes.residual_index = entry.values<int32_t>(name + ".residual_index");
     planes.lo = entry.values<uint8_t>(name + ".lo");
     planes.bias = entry.values<float>(name + ".bias");
-    layer.linears.push_back({name, std::move(planes), linear.at("report")});
+    layer.linears.push_back({name, std::move(planes), json_get<Json>(linear, "report", here)});
   }
-  layer.transforms = read_tensors("transform ", facts.at("transforms"), entry);
-  layer.rescaled = read_tensors("rescaled ", facts.at("rescaled"), entry);
-  layer.smoothing = facts.at("smoothing");
-  layer.coverage = facts.value("coverage", Json());
-  layer.stream_error = facts.at("stream_error");
+  layer.transforms = read_tensors("transform ", "transforms", entry);
+  layer.rescaled = read_tensors("rescaled ", "rescaled", entry);
+  layer.smoothing = json_get<Json>(facts, "smoothing", where);
+  layer.coverage = json_get_or<Json>(facts, "coverage", Json(), where);
+  layer.stream_error = json_get<double>(facts, "stream_error", where);
   return layer;
 }
 

@@ -45,19 +45,23 @@ std::optional<RunStart> RunJournal::start(const Recipe::Transforms& transform) c
   const std::optional<JournalEntry> entry = journal_.find(kStartEntry);
   if (!entry) return {};
   const Json& facts = entry->facts();
+  const std::string where = entry->where();
+  using Names = std::vector<std::string>;
   RunStart start;
-  start.notes = facts.at("notes").get<std::vector<std::string>>();
-  for (const auto& [name, blocks] : facts.at("blocks").items())
-    start.choice.blocks[name] = blocks.get<std::vector<int32_t>>();
-  start.choice.inputs8 = facts.value("inputs8", std::vector<std::string>());
-  for (const Json& kinds : facts.value("transforms", Json::array())) {
+  start.notes = json_get<Names>(facts, "notes", where);
+  for (const auto& [name, blocks] : json_get<Json::object_t>(facts, "blocks", where))
+    start.choice.blocks[name] = whole_numbers<int32_t>(blocks, fmt::format("{}: blocks: {}", where, name));
+  start.choice.inputs8 = json_get_or<Names>(facts, "inputs8", {}, where);
+  for (const Names& kinds : json_get_or<std::vector<Names>>(facts, "transforms", {}, where)) {
+    require(kinds.size() == 3, "{}: field \"transforms\": a layer has 3 kinds, not {}", where, kinds.size());
     Recipe::Transforms& own = start.choice.transforms.emplace_back(transform);
-    own.inputs = kinds.at(0);
-    own.gate_up = kinds.at(1);
-    own.down = kinds.at(2);
+    own.inputs = kinds[0];
+    own.gate_up = kinds[1];
+    own.down = kinds[2];
   }
-  start.choice.report = facts.value("plan", Json());
-  if (const int64_t width = facts.at("rotation"); width > 0) {
+  start.choice.report = json_get_or<Json>(facts, "plan", Json(), where);
+  if (const auto width = json_get<int64_t>(facts, "rotation", where); width > 0) {
+    entry->require_shape("rotation", std::array{width, width}, sizeof(double));
     start.rotation = torch::empty({width, width}, torch::kDouble);
     entry->copy("rotation", bytes_of(start.rotation));
   }
