@@ -94,6 +94,11 @@ uint64_t read_chunk(const uint8_t* data, int64_t size) {
 
 }  // namespace
 
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
 void read_all(const uint8_t* data, int64_t size, ThreadPool& pool) {
   constexpr int64_t kChunk = 64 << 10;
   pool.parallel_for((size + kChunk - 1) / kChunk, 1, [&](int64_t begin, int64_t end, int) {

@@ -18,6 +18,9 @@ double seconds(const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// The value below which the share `q` in [0, 1] of the values lies; of at least one.
+double quantile(std::vector<double> values, double q);
+
 /// Reads every byte of data[0, size) once with all threads, in chunks that are shared out in turn.
 void read_all(const uint8_t* data, int64_t size, ThreadPool& pool);
 

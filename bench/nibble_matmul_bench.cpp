@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "bench_options.h"
 #include "machine.h"
 #include "ops/activation_quantize.h"
 #include "ops/cpu/isa.h"
@@ -28,26 +29,12 @@ struct Linear {
   bool all_residual = false;  // an 8-bit layer
 };
 
-struct Options {
-  std::string shape = "smollm2";
-  int threads = 0;
-  int rounds = 7;
+struct Options : BenchOptions {
   int64_t group = 64;
   int64_t weight_group = 0;
-  double quantile = 0.5;
   std::vector<int64_t> tokens = {1, 2, 4, 8, 16, 64, 512};
   std::vector<int64_t> residual = {0, 10, 100};  // per cent of the blocks
 };
-
-std::vector<int64_t> list_of(const std::string& text) {
-  std::vector<int64_t> values;
-  for (size_t at = 0; at < text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    values.push_back(std::stoll(text.substr(at, comma - at)));
-    at = comma + 1;
-  }
-  return values;
-}
 
 // q, k, v as one matrix, gate and up as one; the 8-bit head where the shape has it.
 std::vector<Linear> linears_of(std::string_view shape) {
@@ -101,11 +88,6 @@ struct Shape {
 struct Timings {
   std::vector<double> product, read;
 };
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
-}
 
 void run(const Options& options, int64_t residual, ThreadPool& pool) {
   SplitMix64 random(1);
@@ -196,32 +178,7 @@ void run(const Options& options, int64_t residual, ThreadPool& pool) {
   }
 }
 
-void main_of(int count, char** arguments) {
-  Options options;
-  for (int i = 1; i + 1 < count; i += 2) {
-    const std::string_view name = arguments[i];
-    const std::string value = arguments[i + 1];
-    if (name == "--shape")
-      options.shape = value;
-    else if (name == "--isa")
-      setenv("QUATRAIN_ISA", value.c_str(), 1);
-    else if (name == "--threads")
-      options.threads = std::stoi(value);
-    else if (name == "--rounds")
-      options.rounds = std::stoi(value);
-    else if (name == "--group")
-      options.group = std::stoll(value);
-    else if (name == "--quantile")
-      options.quantile = std::stod(value);
-    else if (name == "--weight-group")
-      options.weight_group = std::stoll(value);
-    else if (name == "--tokens")
-      options.tokens = list_of(value);
-    else if (name == "--residual")
-      options.residual = list_of(value);
-    else
-      fail("{}: unknown option", name);
-  }
+void run_all(const Options& options) {
   ThreadPool pool(options.threads);
   fmt::print("isa {}, {} threads, activation groups of {}, quantile {} of {} rounds\n",
              ops::name_of(ops::active_isa()), pool.threads(), options.group, options.quantile,
@@ -233,10 +190,15 @@ void main_of(int count, char** arguments) {
 }  // namespace quatrain::bench
 
 int main(int count, char** arguments) {
-  try {
-    quatrain::bench::main_of(count, arguments);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  using namespace quatrain::bench;
+  Options options;
+  CLI::App app("Linear layers of a model shape, against what the machine can stream and multiply");
+  add_bench_options(app, options, {"smollm2", "llama-1b", "large"});
+  app.add_option("--group", options.group, "of the activations; 0: whole tokens")->check(CLI::Range(0, 1024));
+  app.add_option("--weight-group", options.weight_group, "0: whole rows")->check(CLI::Range(0, 1024));
+  app.add_option("--tokens", options.tokens)->delimiter(',')->check(CLI::Range(1, 1 << 20));
+  app.add_option("--residual", options.residual, "per cent of the blocks")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 100));
+  return run_bench(app, count, arguments, [&] { run_all(options); });
 }

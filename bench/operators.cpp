@@ -25,7 +25,7 @@ constexpr int64_t kEmbeddingRows = 32768;
 OperatorShape shape_of(std::string_view name) {
   if (name == "smollm2") return {576, 1536, 9, 3, 49152};
   if (name == "llama-1b") return {2048, 8192, 32, 8, 128256};
-  fail("--shape_: {} is not smollm2 or llama-1b", name);
+  fail("--shape: {} is not smollm2 or llama-1b", name);
 }
 
 }  // namespace

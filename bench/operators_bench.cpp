@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "bench_options.h"
 #include "machine.h"
 #include "operators.h"
 #include "ops/cpu/isa.h"
@@ -23,18 +24,9 @@
 namespace quatrain::bench {
 namespace {
 
-struct Options {
-  std::string shape = "smollm2";
-  int threads = 0;
-  int rounds = 7;
+struct Options : BenchOptions {
   int64_t megabytes = 128;
-  double quantile = 0.5;
 };
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
-}
 
 // Seconds of `calls` calls on data number data_of(i, thread).
 template <typename DataOf>
@@ -87,27 +79,7 @@ void run(const Operator& op, const Options& options, ThreadPool& pool, const uin
   fmt::print("\n");
 }
 
-void main_of(int count, char** arguments) {
-  Options options;
-  for (int i = 1; i + 1 < count; i += 2) {
-    const std::string_view name = arguments[i];
-    const std::string value = arguments[i + 1];
-    if (name == "--shape")
-      options.shape = value;
-    else if (name == "--isa")
-      setenv("QUATRAIN_ISA", value.c_str(), 1);
-    else if (name == "--threads")
-      options.threads = std::stoi(value);
-    else if (name == "--rounds")
-      options.rounds = std::stoi(value);
-    else if (name == "--megabytes")
-      options.megabytes = std::stoll(value);
-    else if (name == "--quantile")
-      options.quantile = std::stod(value);
-    else
-      fail("{}: unknown option", name);
-  }
-  require(options.rounds > 0 && options.megabytes > 0, "--rounds and --megabytes are at least 1");
+void run_all(const Options& options) {
   ThreadPool pool(options.threads);
   OperatorData data(options.shape, options.megabytes, pool);
   const auto bytes = static_cast<size_t>(options.megabytes * 1'000'000);
@@ -123,10 +95,12 @@ void main_of(int count, char** arguments) {
 }  // namespace quatrain::bench
 
 int main(int count, char** arguments) {
-  try {
-    quatrain::bench::main_of(count, arguments);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  using namespace quatrain::bench;
+  Options options;
+  CLI::App app(
+      "Operators between the products, each alone, against what the machine can stream and multiply");
+  add_bench_options(app, options, {"smollm2", "llama-1b"});
+  app.add_option("--megabytes", options.megabytes, "data that the calls go over")
+      ->check(CLI::Range(1, 65536));
+  return run_bench(app, count, arguments, [&] { run_all(options); });
 }

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -33,11 +34,13 @@ int report(const std::string& text, int code) {
   return code;
 }
 
-// The library would say that a verb is missing.
-std::string unknown_verb(const CLI::App& app) {
-  for (const std::string& word : app.remaining())
-    if (!word.starts_with('-')) return word;
-  return {};
+// What stands in the place of a verb and is none: the library would say that a verb is missing.
+std::string unknown_word(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining();
+  const auto verb =
+      std::find_if(words.begin(), words.end(), [](const auto& word) { return !word.starts_with('-'); });
+  if (verb != words.end()) return "\"" + *verb + "\" is no verb";
+  return words.empty() ? std::string() : "\"" + words.front() + "\" is no flag of quatrain";
 }
 
 // A file opened later must not get the number of a stdin, stdout or stderr that came closed: log lines would
@@ -45,12 +48,6 @@ std::string unknown_verb(const CLI::App& app) {
 void occupy_standard_files() {
   for (const auto& [number, mode] : {std::pair{0, O_WRONLY}, {1, O_RDONLY}, {2, O_RDONLY}})
     if (::fcntl(number, F_GETFD) == -1) static_cast<void>(::open("/dev/null", mode));
-}
-
-// A word that is a flag of no verb and not of the program.
-std::string unknown_flag(const CLI::App& app) {
-  const std::vector<std::string> words = app.remaining();
-  return words.empty() ? std::string() : words.front();
 }
 
 }  // namespace
@@ -81,10 +78,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (const std::string verb = unknown_verb(app); app.get_subcommands().empty() && !verb.empty())
-      return report("\"" + verb + "\" is no verb; quatrain --help lists them", 2);
-    if (const std::string flag = unknown_flag(app); app.get_subcommands().empty() && !flag.empty())
-      return report("\"" + flag + "\" is no flag of quatrain; quatrain --help lists them", 2);
+    if (const std::string wrong = unknown_word(app); app.get_subcommands().empty() && !wrong.empty())
+      return report(wrong + "; quatrain --help lists them", 2);
     if (app.exit(error) != 0) return 2;
     return std::cout.flush() ? 0 : report("stdout: cannot write the help", 1);
   } catch (const UsageError& error) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -64,6 +65,21 @@ T json_get(const Json& object, std::string_view key, std::string_view where) {
       fail("{}: field \"{}\" has the wrong type: {}", where, key, found->dump().substr(0, 80));
     }
   }
+}
+
+/// A list of whole numbers that each fit Integer, in errors called `where`.
+template <std::integral Integer>
+std::vector<Integer> json_whole_numbers(const Json& list, std::string_view where) {
+  require(list.is_array(), "{}: {} must be a list of whole numbers", where, list.dump().substr(0, 80));
+  std::vector<Integer> numbers;
+  for (const Json& value : list) {
+    const std::optional<Integer> number = json_whole<Integer>(value);
+    require(number.has_value(), "{}: a list must hold whole numbers from {} to {}, has {}", where,
+            std::numeric_limits<Integer>::min(), std::numeric_limits<Integer>::max(),
+            value.dump().substr(0, 80));
+    numbers.push_back(*number);
+  }
+  return numbers;
 }
 
 /// As json_get; missing or null gives the fallback.

@@ -36,11 +36,14 @@ inline double json_number_or(const Json& object, std::string_view key, double fa
 
 /// A whole number of magnitude below 2^53 (also written 4096.0).
 inline int64_t json_integer(const Json& object, std::string_view key, std::string_view where) {
-  const double value = json_number(object, key, where);
-  require(value == std::trunc(value) && std::abs(value) < 0x1p53,
+  const Json* field = json_field(object, key);
+  require(field != nullptr, "{}: field \"{}\" is missing", where, key);
+  constexpr int64_t kLimit = int64_t{1} << 53;
+  const auto value = json_whole<int64_t>(*field);
+  require(value && -kLimit < *value && *value < kLimit,
           "{}: field \"{}\" must be a whole number below 2^53, not {}", where, key,
-          json_field(object, key)->dump());
-  return static_cast<int64_t>(value);
+          field->dump().substr(0, 80));
+  return *value;
 }
 
 inline int64_t json_integer_or(const Json& object, std::string_view key, int64_t fallback,

@@ -1,7 +1,6 @@
 // What a quantising run has finished, on disk beside its output, so that a killed run continues.
 #pragma once
 
-#include <concepts>
 #include <functional>
 #include <map>
 #include <optional>
@@ -46,20 +45,6 @@ class JournalEntry {
   std::map<std::string, std::span<const std::byte>>
       parts_;  // in file_, whose map stays where it is in a move
 };
-
-/// A list of whole numbers that each fit T (nlohmann's own get<> cuts and wraps them).
-template <std::integral T>
-std::vector<T> whole_numbers(const Json& list, std::string_view where) {
-  require(list.is_array(), "{}: {} must be a list of whole numbers", where, list.dump().substr(0, 80));
-  std::vector<T> numbers;
-  for (const Json& value : list) {
-    const std::optional<T> number = json_whole<T>(value);
-    require(number.has_value(), "{}: a list must hold whole numbers from {} to {}, has {}", where,
-            std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), value.dump().substr(0, 80));
-    numbers.push_back(*number);
-  }
-  return numbers;
-}
 
 /// OUTPUT.journal, a directory of entries. Each entry is complete or absent, whatever moment the process is
 /// killed at.

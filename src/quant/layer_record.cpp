@@ -33,7 +33,7 @@ Tensors read_tensors(const std::string& prefix, const char* field, const Journal
   const std::string where = entry.where();
   Tensors tensors;
   for (const auto& [name, dimensions] : json_get<Json::object_t>(entry.facts(), field, where)) {
-    const auto shape = whole_numbers<int64_t>(dimensions, fmt::format("{}: {}: {}", where, field, name));
+    const auto shape = json_whole_numbers<int64_t>(dimensions, fmt::format("{}: {}: {}", where, field, name));
     entry.require_shape(prefix + name, shape, sizeof(float));
     const torch::Tensor values = torch::empty(shape, torch::kFloat);
     entry.copy(prefix + name, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});

@@ -50,7 +50,8 @@ std::optional<RunStart> RunJournal::start(const Recipe::Transforms& transform) c
   RunStart start;
   start.notes = json_get<Names>(facts, "notes", where);
   for (const auto& [name, blocks] : json_get<Json::object_t>(facts, "blocks", where))
-    start.choice.blocks[name] = whole_numbers<int32_t>(blocks, fmt::format("{}: blocks: {}", where, name));
+    start.choice.blocks[name] =
+        json_whole_numbers<int32_t>(blocks, fmt::format("{}: blocks: {}", where, name));
   start.choice.inputs8 = json_get_or<Names>(facts, "inputs8", {}, where);
   for (const Names& kinds : json_get_or<std::vector<Names>>(facts, "transforms", {}, where)) {
     require(kinds.size() == 3, "{}: field \"transforms\": a layer has 3 kinds, not {}", where, kinds.size());
