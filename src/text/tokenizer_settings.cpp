@@ -16,12 +16,11 @@ Json read_object(const fs::path& directory, const std::string& name) {
   return document;
 }
 
-// A special token is written as a string or as an object with its content.
-std::optional<std::string> content_of(const Json& value) {
+// A special token is written as a string or as an object with its content; null names none.
+std::optional<std::string> content_of(const Json& value, const std::string& where) {
+  if (value.is_null()) return std::nullopt;
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("content") && value.at("content").is_string())
-    return value.at("content").get<std::string>();
-  return std::nullopt;
+  return json_get<std::string>(value, "content", where);
 }
 
 std::optional<int32_t> find_token(const TokenizerDefinition& definition, const std::string& text) {
@@ -71,12 +70,16 @@ TokenizerSettings::TokenizerSettings(const fs::path& directory)
       generation_(read_object(directory, "generation_config.json")),
       model_config_(read_object(directory, "config.json")) {}
 
+std::string TokenizerSettings::where_of(const char* file) const {
+  return (directory_ / file).string();
+}
+
 std::string TokenizerSettings::tokenizer_class() const {
-  return json_get_or<std::string>(config_, "tokenizer_class", "", "tokenizer_config.json");
+  return json_get_or<std::string>(config_, "tokenizer_class", "", where_of("tokenizer_config.json"));
 }
 
 bool TokenizerSettings::space_only_first() const {
-  return !json_get_or(config_, "legacy", true, "tokenizer_config.json");
+  return !json_get_or(config_, "legacy", true, where_of("tokenizer_config.json"));
 }
 
 void TokenizerSettings::apply(TokenizerDefinition& definition) const {
@@ -89,7 +92,7 @@ void TokenizerSettings::apply(TokenizerDefinition& definition) const {
 }
 
 void TokenizerSettings::add_tokens(TokenizerDefinition& definition) const {
-  const std::string where = (directory_ / "tokenizer_config.json").string() + ": added_tokens_decoder";
+  const std::string where = where_of("tokenizer_config.json") + ": added_tokens_decoder";
   std::map<int32_t, AddedToken> tokens;
   const Json decoder = json_get_or<Json>(config_, "added_tokens_decoder", Json::object(), where);
   require(decoder.is_object(), "{} is not an object", where);
@@ -107,7 +110,7 @@ void TokenizerSettings::add_tokens(TokenizerDefinition& definition) const {
     token.normalized = json_get_or(entry, "normalized", !token.special, where);
     tokens.emplace(token.id, std::move(token));
   }
-  const std::string added_where = (directory_ / "added_tokens.json").string();
+  const std::string added_where = where_of("added_tokens.json");
   for (const auto& [text, id] : added_.items()) {
     require(id.is_number_integer() && id >= 0 && id < (1 << 30), "{}: the id of \"{}\" is not a token id",
             added_where, text.substr(0, 80));
@@ -124,12 +127,16 @@ void TokenizerSettings::add_tokens(TokenizerDefinition& definition) const {
 void TokenizerSettings::mark_special(TokenizerDefinition& definition) const {
   std::vector<std::string> names;
   for (const Json* source : {&config_, &special_map_}) {
+    const std::string where =
+        where_of(source == &config_ ? "tokenizer_config.json" : "special_tokens_map.json");
     for (const char* role : {"bos_token", "eos_token", "unk_token", "pad_token"})
       if (source->contains(role))
-        if (auto name = content_of(source->at(role))) names.push_back(*std::move(name));
-    if (source->contains("additional_special_tokens"))
-      for (const Json& entry : source->at("additional_special_tokens"))
-        if (auto name = content_of(entry)) names.push_back(*std::move(name));
+        if (auto name = content_of(source->at(role), where + ": " + role)) names.push_back(*std::move(name));
+    constexpr const char* kMore = "additional_special_tokens";
+    if (!source->contains(kMore) || source->at(kMore).is_null()) continue;
+    require(source->at(kMore).is_array(), "{}: {} must be a list", where, kMore);
+    for (const Json& entry : source->at(kMore))
+      if (auto name = content_of(entry, where + ": " + kMore)) names.push_back(*std::move(name));
   }
   for (const std::string& name : names) {
     const auto id = find_token(definition, name);
@@ -150,7 +157,7 @@ void TokenizerSettings::set_bos_and_eos(TokenizerDefinition& definition) const {
   const auto named = [&](const char* role) -> std::optional<int32_t> {
     for (const Json* source : {&config_, &special_map_}) {
       if (!source->contains(role)) continue;
-      const auto name = content_of(source->at(role));
+      const auto name = content_of(source->at(role), role);
       return name ? find_token(definition, *name) : std::nullopt;
     }
     return std::nullopt;
@@ -163,21 +170,26 @@ void TokenizerSettings::set_bos_and_eos(TokenizerDefinition& definition) const {
   // these keys.
   if (tokenizer_class() != "PreTrainedTokenizerFast") {
     const auto rule = [&](const char* key, int32_t id, std::vector<int32_t>& ids) {
-      if (id < 0 || !config_.contains(key) || !config_.at(key).is_boolean()) return;
+      if (!config_.contains(key) || config_.at(key).is_null()) return;
+      const bool add = json_get<bool>(config_, key, where_of("tokenizer_config.json"));
+      if (id < 0) return;
       ids.clear();
-      if (config_.at(key).get<bool>()) ids = {id};
+      if (add) ids = {id};
     };
     rule("add_bos_token", definition.bos, definition.prefix);
     rule("add_eos_token", definition.eos.empty() ? -1 : definition.eos.front(), definition.suffix);
   }
 
-  const Json& source = generation_.contains("eos_token_id") ? generation_ : model_config_;
-  if (!source.contains("eos_token_id")) return;
+  const bool generation = generation_.contains("eos_token_id");
+  const Json& source = generation ? generation_ : model_config_;
+  if (!source.contains("eos_token_id") || source.at("eos_token_id").is_null()) return;
   const Json& ids = source.at("eos_token_id");
-  for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
+  const std::string where =
+      where_of(generation ? "generation_config.json" : "config.json") + ": eos_token_id";
+  for (const int64_t id : json_whole_numbers<int64_t>(ids.is_array() ? ids : Json::array({ids}), where)) {
     // Configs of other vocabulary sizes lie about; an id that is no token ends nothing.
-    if (!id.is_number_integer() || id < 0 || id >= definition.size()) continue;
-    const auto value = id.get<int32_t>();
+    if (id < 0 || id >= definition.size()) continue;
+    const auto value = static_cast<int32_t>(id);
     if (std::find(definition.eos.begin(), definition.eos.end(), value) == definition.eos.end())
       definition.eos.push_back(value);
   }
@@ -186,14 +198,16 @@ void TokenizerSettings::set_bos_and_eos(TokenizerDefinition& definition) const {
 std::string TokenizerSettings::chat_template() const {
   if (const auto path = find_tokenizer_file(directory_, "chat_template.jinja")) return read_file(*path);
   const Json separate = read_object(directory_, "chat_template.json");
-  const Json& source = separate.contains("chat_template") ? separate : config_;
-  if (!source.contains("chat_template")) return {};
+  const bool apart = separate.contains("chat_template");
+  const Json& source = apart ? separate : config_;
+  if (!source.contains("chat_template") || source.at("chat_template").is_null()) return {};
   const Json& value = source.at("chat_template");
   if (value.is_string()) return value.get<std::string>();
+  const std::string where =
+      where_of(apart ? "chat_template.json" : "tokenizer_config.json") + ": chat_template";
+  require(value.is_array(), "{} is neither a text nor a list of named ones", where);
   std::string first;
-  if (!value.is_array()) return first;
   for (const Json& entry : value) {
-    const std::string where = (directory_ / "tokenizer_config.json").string() + ": chat_template";
     const auto text = json_get<std::string>(entry, "template", where);
     if (json_get<std::string>(entry, "name", where) == "default") return text;
     if (first.empty()) first = text;

@@ -31,6 +31,7 @@ class TokenizerSettings {
   void mark_special(TokenizerDefinition& definition) const;
   void set_bos_and_eos(TokenizerDefinition& definition) const;
   std::string chat_template() const;
+  std::string where_of(const char* file) const;  // in errors
 
   fs::path directory_;
   Json config_, special_map_, added_, generation_, model_config_;

@@ -92,6 +92,12 @@ TEST_F(Writing, WithoutTheQuantizerBesideItTheProgramSaysSo) {
   refused("Permission denied");
   fs::create_hard_link(alone / "quatrain", alone / "quatrain-quantizer");
   refused("is this program");
+
+  ::setenv("QUATRAIN_QUANTIZER_STARTED", "0.0.0", 1);  // as a quatrain of another version leaves it
+  const ProgramEnd end = run_program(quantize, {.program = QUATRAIN_BINARY_DIR "/bin/quatrain-quantizer"});
+  ::unsetenv("QUATRAIN_QUANTIZER_STARTED");
+  EXPECT_EQ(end.code, 1);
+  EXPECT_NE(end.err.find("of version 0.0.0"), std::string::npos) << end.err;
   EXPECT_FALSE(fs::exists(path("q")));
 }
 #endif

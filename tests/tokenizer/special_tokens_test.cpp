@@ -119,6 +119,31 @@ TEST_F(Directory, GenerationConfigAddsEndTokens) {
   EXPECT_EQ(load()->eos(), (Ids{8, 2, 9}));
 }
 
+TEST_F(Directory, AFieldOfAnotherTypeIsNamed) {
+  const auto expect_named = [&](const char* file, const char* text, const char* field) {
+    SCOPED_TRACE(text);
+    directory_.file(file, text);
+    try {
+      load();
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(file), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
+    }
+    directory_.file(file, "{}");
+  };
+  for (const char* wrong :
+       {R"({"eos_token_id": "2"})", R"({"eos_token_id": 2.5})", R"({"eos_token_id": [2, null]})"})
+    expect_named("generation_config.json", wrong, "eos_token_id");
+  expect_named("config.json", R"({"eos_token_id": true})", "eos_token_id");
+  expect_named("special_tokens_map.json", R"({"bos_token": 7})", "bos_token");
+  expect_named("tokenizer_config.json", R"({"eos_token": ["</s>"]})", "eos_token");
+  expect_named("tokenizer_config.json", R"({"additional_special_tokens": "ab"})",
+               "additional_special_tokens");
+  expect_named("tokenizer_config.json", R"({"add_bos_token": "yes"})", "add_bos_token");
+  expect_named("tokenizer_config.json", R"({"chat_template": 3})", "chat_template");
+}
+
 TEST_F(Directory, AddedTokensOfTheOtherFiles) {
   directory_.file(
       "tokenizer_config.json",

@@ -53,6 +53,7 @@ torch::Tensor kept_stream_rotation(const fs::path& directory, const std::string&
   const Json key = {{"model", model},
                     {"samples", samples},
                     {"seed", recipe.seed},
+                    {"device", work.device().is_cpu() ? "cpu" : "cuda"},  // sums run in another order
                     {"residual", transform.residual},
                     {"residual_group", transform.residual_group},
                     {"pca", transform.pca},

@@ -7,8 +7,9 @@
 namespace quatrain {
 
 /// stream_rotation(), kept as a file of `directory` under what decides it: `model` and `samples` (hashes),
-/// the seed, and the fields of the recipe that it reads. A file that is damaged or of something else is made
-/// again. An empty `directory` keeps nothing; nor does a rotation that takes no pass over the model.
+/// the seed, the kind of device, and the fields of the recipe that it reads. A file that is damaged or of
+/// something else is made again. An empty `directory` keeps nothing; nor does a rotation that takes no pass
+/// over the model.
 torch::Tensor kept_stream_rotation(const fs::path& directory, const std::string& model,
                                    const std::string& samples,
                                    const std::shared_ptr<const Checkpoint>& checkpoint, const Recipe& recipe,
