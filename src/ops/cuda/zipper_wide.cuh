@@ -407,7 +407,7 @@ __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, 
     const bool one = first_token < p.tokens, two = S::kBlocks == 2 && first_token + 128 < p.tokens;
     for (int step = segment.first_step; step < segment.last_step; ++step) {
       int stage = ring.stage;
-      const auto read = [&] { release<S>(empty, stage, lane); };
+      const auto read = [&] { release<S>(empty, stage); };
       const auto read_if_last = [&] {
         if (!two) read();
       };
