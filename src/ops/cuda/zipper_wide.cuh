@@ -373,19 +373,60 @@ __device__ __forceinline__ void subtract_zeros(uint32_t zeros, uint32_t row_sums
   for (int i = 0; i < 64; ++i) sums[i] = fmaf(-0x1p-23f, d[i], sums[i]);
 }
 
+// What a math thread multiplies: descriptors, the address of its first token's scale in stage 0, and where it
+// says that a stage is empty.
+struct WideOperands {
+  Barriers barriers;
+  uint32_t codes, wide, scales, empty;
+};
+
+// A segment's steps for a warpgroup of which kBlocks blocks have tokens: the others are left out, and the
+// other warpgroup has the tensor cores to itself.
+template <typename S, int kBlocks>
+__device__ __forceinline__ void multiply_segment(const WideOperands& of, const ZipperSegment& segment,
+                                                 Ring<S::kStages>& ring, float (&sums)[S::kBlocks][64]) {
+  constexpr uint32_t kNext = 128 * kStepColumns / 16;  // a warpgroup's next block, in descriptors
+  // multiply(block, codes, wide, scales, read): one step of a block.
+  const auto step_of = [&](const auto& multiply) {
+    const int stage = ring.stage;
+    ptx::barrier_wait(of.barriers.full(stage), ring.parity);
+    ring.advance();
+    const uint32_t codes = of.codes + stage * (S::kCodeBytes / 16);
+    const uint32_t wide = of.wide + stage * (S::kWideBytes / 16);
+    const uint32_t scales = of.scales + stage * S::kScaleBytes;
+    if constexpr (kBlocks == 0) release<S>(of.empty, stage);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+      multiply(sums[b], codes + b * kNext, wide, scales + b * 128 * 4, [&] {
+        if (b == kBlocks - 1) release<S>(of.empty, stage);
+      });
+  };
+  for (int step = segment.first_step; step < segment.last_step;) {
+    const int end = min((step / kZeroSteps + 1) * kZeroSteps, segment.last_step);
+#pragma unroll 1
+    for (; step < end; ++step)
+      step_of([](auto& block, uint32_t codes, uint32_t wide, uint32_t scales, const auto& read) {
+        multiply_block(codes, wide, scales, block, read);
+      });
+    step_of([](auto& block, uint32_t codes, uint32_t wide, uint32_t, const auto& read) {
+      subtract_zeros(codes, wide, block, read);
+    });
+  }
+}
+
 template <typename S>
 __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, int worker, int rank) {
   // Through a shuffle the compiler knows them to be uniform, and keeps addresses out of vector registers.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
   const int lane = threadIdx.x % 32;
   const int mine = group * 64 + warp * 16 + lane / 4;  // the thread also has token + 8
-  const uint32_t codes = ptx::wgmma_descriptor(shared.codes.codes + group * 64 * kStepColumns);
-  const uint32_t wide = ptx::wgmma_descriptor(shared.wide);
-  const uint32_t empty = empty_barriers<S>(shared.codes.barriers, lane);
+  const WideOperands operands{shared.codes.barriers,
+                              ptx::wgmma_descriptor(shared.codes.codes + group * 64 * kStepColumns),
+                              ptx::wgmma_descriptor(shared.wide), shared.codes.scales + mine * 4,
+                              empty_barriers<S>(shared.codes.barriers, lane)};
   Ring<S::kStages> ring;
   ZipperSegment segment;
-  constexpr uint32_t kSecond = 128 * kStepColumns / 16;  // the second block, in descriptors
-  ptx::wait_for_previous_kernel();                       // p.token is its
+  ptx::wait_for_previous_kernel();  // p.token is its
   float sums[S::kBlocks][S::kResults];
   for (WideSegments<S> segments(p, worker); segments.next(segment);) {
     const int row0 = (segment.row_tile * S::kCluster + rank) * kTileRows;
@@ -402,35 +443,13 @@ __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, 
     for (int b = 0; b < S::kBlocks; ++b)
 #pragma unroll
       for (int i = 0; i < S::kResults; ++i) sums[b][i] = 0;
-    // Blocks past the last token are left out: the other warpgroup has the tensor cores to itself.
     const int first_token = segment.token_tile * S::kTokens + group * 64;
-    const bool one = first_token < p.tokens, two = S::kBlocks == 2 && first_token + 128 < p.tokens;
-    for (int step = segment.first_step; step < segment.last_step; ++step) {
-      int stage = ring.stage;
-      const auto read = [&] { release<S>(empty, stage); };
-      const auto read_if_last = [&] {
-        if (!two) read();
-      };
-      const auto left = [&] { return codes + stage * (S::kCodeBytes / 16); };
-      const auto right = [&] { return wide + stage * (S::kWideBytes / 16); };
-      ptx::barrier_wait(shared.codes.barriers.full(stage), ring.parity);
-      ring.advance();
-      const uint32_t scales = shared.codes.scales + stage * S::kScaleBytes + mine * 4;
-      if (one)
-        multiply_block(left(), right(), scales, sums[0], read_if_last);
-      else
-        read();
-      if (two) multiply_block(left() + kSecond, right(), scales + 128 * 4, sums[S::kBlocks - 1], read);
-      if (!zeros_follow(step, segment)) continue;
-      stage = ring.stage;
-      ptx::barrier_wait(shared.codes.barriers.full(stage), ring.parity);
-      ring.advance();
-      if (one)
-        subtract_zeros(left(), right(), sums[0], read_if_last);
-      else
-        read();
-      if (two) subtract_zeros(left() + kSecond, right(), sums[S::kBlocks - 1], read);
-    }
+    if (first_token + 128 * (S::kBlocks - 1) < p.tokens)
+      multiply_segment<S, S::kBlocks>(operands, segment, ring, sums);
+    else if (S::kBlocks == 2 && first_token < p.tokens)
+      multiply_segment<S, 1>(operands, segment, ring, sums);
+    else
+      multiply_segment<S, 0>(operands, segment, ring, sums);
     if constexpr (S::kBlocks == 1) {
       const bool whole = segment.first_step == 0 && segment.last_step == p.schedule.steps;
       if (!whole &&
