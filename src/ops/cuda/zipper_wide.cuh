@@ -278,63 +278,86 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int lane) {
   }
 }
 
-// Scale, bias and store of 64 tokens x 128 rows: the thread's tokens are `token` and token + 8.
+// Scale, bias and store of blocks of 64 tokens x 128 rows: the thread's tokens are `token`, token + 8, and the
+// same of the next block 128 on. A row's scale and bias are loaded for all of them.
+template <int kBlocks>
 __device__ __forceinline__ void finish_wide(const WideParams& p, int row0, int token, int lane,
-                                            float (&sums)[64]) {
+                                            float (&sums)[kBlocks][64]) {
   if (row0 >= p.rows) return;
-  const float2 unit0 = token < p.tokens ? p.token[token] : float2{};
-  const float2 unit1 = token + 8 < p.tokens ? p.token[token + 8] : float2{};
+  constexpr int kTokens = 2 * kBlocks;  // of a thread; results 4 j + 2 (t % 2) + {0, 1} of block t / 2 are t's
+  const auto token_of = [&](int t) { return token + t / 2 * 128 + t % 2 * 8; };
+  float2 unit[kTokens];
 #pragma unroll
-  for (int j = 0; j < 16; ++j) {
-    const int row = row0 + 8 * j + lane % 4 * 2;
-    const float2 scale = __ldg(reinterpret_cast<const float2*>(p.row_scale + row));
-    const float2 bias =
-        p.bias != nullptr ? __ldg(reinterpret_cast<const float2*>(p.bias + row)) : make_float2(0, 0);
+  for (int t = 0; t < kTokens; ++t) {
+    unit[t] = token_of(t) < p.tokens ? p.token[token_of(t)] : float2{};
+    unit[t].x *= unit[t].y;  // a power of two: (sum + x) y is one multiply-add
+  }
+  const float* scales = p.row_scale + row0 + lane % 4 * 2;
+  const float* biases = p.bias + row0 + lane % 4 * 2;
+  const auto scale_rows = [&](int j, bool biased) {
+    const float2 scale = __ldg(reinterpret_cast<const float2*>(scales + 8 * j));
+    const float2 bias = biased ? __ldg(reinterpret_cast<const float2*>(biases + 8 * j)) : make_float2(0, 0);
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sums[4 * j + i] = fmaf((sums[4 * j + i] + (i < 2 ? unit0.x : unit1.x)) * (i < 2 ? unit0.y : unit1.y),
-                             i % 2 == 0 ? scale.x : scale.y, i % 2 == 0 ? bias.x : bias.y);
+    for (int t = 0; t < kTokens; ++t) {
+      float* two = sums[t / 2] + 4 * j + t % 2 * 2;
+      two[0] = fmaf(fmaf(two[0], unit[t].y, unit[t].x), scale.x, bias.x);
+      two[1] = fmaf(fmaf(two[1], unit[t].y, unit[t].x), scale.y, bias.y);
+    }
+  };
+  if (p.bias != nullptr) {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) scale_rows(j, true);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) scale_rows(j, false);
   }
   const bool whole_rows = row0 + kTileRows <= p.rows;
   if (!p.y_fp32 && whole_rows && p.y_stride % 8 == 0 && (reinterpret_cast<uintptr_t>(p.y) & 15) == 0) {
     auto* y = static_cast<__nv_bfloat16*>(p.y) + row0 + lane % 4 * 8;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int t = 0; t < kTokens; ++t) {
+      auto* to = y + token_of(t) * p.y_stride;
 #pragma unroll
       for (int j = 0; j < 16; j += 4) {
         uint32_t v[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const __nv_bfloat162 pair =
-              __floats2bfloat162_rn(sums[4 * (j + i) + 2 * half], sums[4 * (j + i) + 2 * half + 1]);
+          const float* two = sums[t / 2] + 4 * (j + i) + t % 2 * 2;
+          const __nv_bfloat162 pair = __floats2bfloat162_rn(two[0], two[1]);
           v[i] = *reinterpret_cast<const uint32_t*>(&pair);
         }
         transpose_quad(v, lane);
-        if (token + 8 * half < p.tokens)
-          *reinterpret_cast<uint4*>(y + (token + 8 * half) * p.y_stride + 8 * j) =
-              make_uint4(v[0], v[1], v[2], v[3]);
+        if (token_of(t) < p.tokens)
+          *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(v[0], v[1], v[2], v[3]);
       }
+    }
     return;
   }
   if (p.y_fp32 && whole_rows && p.y_stride % 2 == 0 && (reinterpret_cast<uintptr_t>(p.y) & 7) == 0) {
     auto* y = static_cast<float*>(p.y) + row0 + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 64; i += 2) {  // four lanes fill a sector
-      const int at = token + i % 4 / 2 * 8;
-      if (at < p.tokens)
-        *reinterpret_cast<float2*>(y + at * p.y_stride + i / 4 * 8) = make_float2(sums[i], sums[i + 1]);
+    for (int t = 0; t < kTokens; ++t) {
+      if (token_of(t) >= p.tokens) break;
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {  // four lanes fill a sector
+        const float* two = sums[t / 2] + 4 * j + t % 2 * 2;
+        *reinterpret_cast<float2*>(y + token_of(t) * p.y_stride + 8 * j) = make_float2(two[0], two[1]);
+      }
     }
     return;
   }
 #pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    const int row = row0 + i / 4 * 8 + lane % 4 * 2 + i % 2, at = token + i % 4 / 2 * 8;
-    if (row >= p.rows || at >= p.tokens) continue;
-    if (p.y_fp32)
-      static_cast<float*>(p.y)[at * p.y_stride + row] = sums[i];
-    else
-      static_cast<__nv_bfloat16*>(p.y)[at * p.y_stride + row] = __float2bfloat16(sums[i]);
-  }
+  for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int row = row0 + i / 2 * 8 + lane % 4 * 2 + i % 2, at = token_of(t);
+      if (row >= p.rows || at >= p.tokens) continue;
+      const float result = sums[t / 2][i / 2 * 4 + t % 2 * 2 + i % 2];
+      if (p.y_fp32)
+        static_cast<float*>(p.y)[at * p.y_stride + row] = result;
+      else
+        static_cast<__nv_bfloat16*>(p.y)[at * p.y_stride + row] = __float2bfloat16(result);
+    }
 }
 
 // sums += one step's products of 64 tokens x 128 rows. codes, wide: descriptors; scales: the address of the
@@ -456,8 +479,7 @@ __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, 
           !combine<S>(p, shared.last_flags, segment, worker, rank, group, threadIdx.x % 128, sums[0]))
         continue;
     }
-    finish_wide(p, row0, token, lane, sums[0]);
-    if constexpr (S::kBlocks == 2) finish_wide(p, row0, token + 128, lane, sums[1]);
+    finish_wide(p, row0, token, lane, sums);
   }
 }
 
