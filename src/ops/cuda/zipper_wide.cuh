@@ -278,13 +278,14 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int lane) {
   }
 }
 
-// Scale, bias and store of blocks of 64 tokens x 128 rows: the thread's tokens are `token`, token + 8, and the
-// same of the next block 128 on. A row's scale and bias are loaded for all of them.
+// Scale, bias and store of blocks of 64 tokens x 128 rows: the thread's tokens are `token`, token + 8, and
+// the same of the next block 128 on. A row's scale and bias are loaded for all of them.
 template <int kBlocks>
 __device__ __forceinline__ void finish_wide(const WideParams& p, int row0, int token, int lane,
                                             float (&sums)[kBlocks][64]) {
   if (row0 >= p.rows) return;
-  constexpr int kTokens = 2 * kBlocks;  // of a thread; results 4 j + 2 (t % 2) + {0, 1} of block t / 2 are t's
+  constexpr int kTokens =
+      2 * kBlocks;  // of a thread; results 4 j + 2 (t % 2) + {0, 1} of block t / 2 are t's
   const auto token_of = [&](int t) { return token + t / 2 * 128 + t % 2 * 8; };
   float2 unit[kTokens];
 #pragma unroll
