@@ -410,10 +410,11 @@ template <typename S, int kBlocks>
 __device__ __forceinline__ void multiply_segment(const WideOperands& of, const ZipperSegment& segment,
                                                  Ring<S::kStages>& ring, float (&sums)[S::kBlocks][64]) {
   constexpr uint32_t kNext = 128 * kStepColumns / 16;  // a warpgroup's next block, in descriptors
+  uint32_t ready = 0;  // is the next stage full? Asked before a drain, known after it
   // multiply(block, codes, wide, scales, read): one step of a block.
   const auto step_of = [&](const auto& multiply) {
     const int stage = ring.stage;
-    ptx::barrier_wait(of.barriers.full(stage), ring.parity);
+    ptx::barrier_wait_unless(ready, of.barriers.full(stage), ring.parity);
     ring.advance();
     const uint32_t codes = of.codes + stage * (S::kCodeBytes / 16);
     const uint32_t wide = of.wide + stage * (S::kWideBytes / 16);
@@ -422,7 +423,9 @@ __device__ __forceinline__ void multiply_segment(const WideOperands& of, const Z
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)
       multiply(sums[b], codes + b * kNext, wide, scales + b * 128 * 4, [&] {
-        if (b == kBlocks - 1) release<S>(of.empty, stage);
+        if (b < kBlocks - 1) return;
+        release<S>(of.empty, stage);
+        ready = ptx::barrier_test(of.barriers.full(ring.stage), ring.parity);
       });
   };
   for (int step = segment.first_step; step < segment.last_step;) {
