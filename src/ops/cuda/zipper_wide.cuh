@@ -282,17 +282,13 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int lane) {
 // the same of the next block 128 on. A row's scale and bias are loaded for all of them.
 template <int kBlocks>
 __device__ __forceinline__ void finish_wide(const WideParams& p, int row0, int token, int lane,
-                                            float (&sums)[kBlocks][64]) {
+                                            float2 (&unit)[2 * kBlocks], float (&sums)[kBlocks][64]) {
   if (row0 >= p.rows) return;
   constexpr int kTokens =
       2 * kBlocks;  // of a thread; results 4 j + 2 (t % 2) + {0, 1} of block t / 2 are t's
   const auto token_of = [&](int t) { return token + t / 2 * 128 + t % 2 * 8; };
-  float2 unit[kTokens];
 #pragma unroll
-  for (int t = 0; t < kTokens; ++t) {
-    unit[t] = token_of(t) < p.tokens ? p.token[token_of(t)] : float2{};
-    unit[t].x *= unit[t].y;  // a power of two: (sum + x) y is one multiply-add
-  }
+  for (float2& of : unit) of.x *= of.y;  // a power of two: (sum + x) y is one multiply-add
   const float* scales = p.row_scale + row0 + lane % 4 * 2;
   const float* biases = p.bias + row0 + lane % 4 * 2;
   const auto scale_rows = [&](int j, bool biased) {
@@ -463,9 +459,10 @@ __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, 
       if (p.bias != nullptr) ptx::prefetch_l1(p.bias + row0 + lane * 32);
     }
     const int token = segment.token_tile * S::kTokens + mine;
+    float2 unit[2 * S::kBlocks];
 #pragma unroll
-    for (int b = 0; b < S::kBlocks; ++b)
-      if (token + 128 * b < p.tokens) ptx::prefetch_l1(p.token + token + 128 * b);
+    for (int t = 0; t < 2 * S::kBlocks; ++t)
+      unit[t] = p.token[min(token + t / 2 * 128 + t % 2 * 8, p.tokens - 1)];
 #pragma unroll
     for (int b = 0; b < S::kBlocks; ++b)
 #pragma unroll
@@ -483,7 +480,7 @@ __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, 
           !combine<S>(p, shared.last_flags, segment, worker, rank, group, threadIdx.x % 128, sums[0]))
         continue;
     }
-    finish_wide(p, row0, token, lane, sums);
+    finish_wide<S::kBlocks>(p, row0, token, lane, unit, sums);
   }
 }
 
