@@ -58,6 +58,20 @@ void expect_every_step_once(const ZipperSchedule& schedule) {
   for (size_t i = 0; i < sorted.size(); ++i) ASSERT_EQ(sorted[i], static_cast<int>(i));
 }
 
+TEST(ZipperSchedule, DividesExactly) {
+  for (uint32_t by = 1; by < 3000; ++by) {
+    const ops::Divisor divisor(by);
+    const auto expect_exact = [&](int64_t n) {
+      if (n >= 0 && n <= INT32_MAX)
+        ASSERT_EQ(divisor.quotient(static_cast<int>(n)), n / by) << n << " / " << by;
+    };
+    for (int64_t n = 0; n < 200; ++n) expect_exact(n);
+    for (int64_t multiple = by; multiple <= INT32_MAX; multiple += 99'991 * int64_t{by})
+      for (const int near : {-1, 0, 1}) expect_exact(multiple + near);
+    expect_exact(INT32_MAX);
+  }
+}
+
 TEST(ZipperSchedule, CoversEveryStepOnce) {
   for (const bool stream_k : {false, true})
     for (const int workers : {1, 3, 66, 132, 264}) {

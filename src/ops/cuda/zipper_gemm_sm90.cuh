@@ -237,7 +237,7 @@ __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, i
         ptx::wgmma_wait<0>();
         drain_products<S>(stage.scales + i * S::kTokens * 4, scale0, scale1, lane, d, sums);
       }
-      release<S>(empty, current, lane);
+      release<S>(empty, current);
     }
 
     const bool whole = segment.first_step == 0 && segment.last_step == p.schedule.steps;

@@ -124,17 +124,21 @@ __device__ void copy_activations(const Params& p, const CUtensorMap* codes, cons
 }
 
 // Where lane i of a warp tells the i-th CTA of the cluster that a stage is empty: each CTA's copies may reach
-// all of them. Stages lie 8 bytes apart.
+// all of them. 0 in the other lanes. Stages lie 8 bytes apart.
 template <typename S>
 __device__ uint32_t empty_barriers(const Barriers& barriers, int lane) {
-  return S::kCluster == 1 ? barriers.empty(0) : ptx::cluster_address(barriers.empty(0), lane % S::kCluster);
+  uint32_t at = 0;
+  if (lane < S::kCluster)
+    at = S::kCluster == 1 ? barriers.empty(0) : ptx::cluster_address(barriers.empty(0), lane);
+  asm volatile("" : "+r"(at));  // else the lane is read anew wherever 0 is asked for
+  return at;
 }
 
 // The whole warp has done with `stage`.
 template <typename S>
-__device__ __forceinline__ void release(uint32_t barriers, int stage, int lane) {
+__device__ __forceinline__ void release(uint32_t barriers, int stage) {
   __syncwarp();
-  if (lane >= S::kCluster) return;
+  if (barriers == 0) return;
   if constexpr (S::kCluster == 1)
     ptx::barrier_arrive(barriers + 8 * stage);
   else

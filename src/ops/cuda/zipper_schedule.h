@@ -36,13 +36,43 @@ struct ZipperSegment {
   int tile;       // number of the output tile, for the partial sums
 };
 
+/// Whole quotients of numbers below 2^31 by one that the host knows: a division takes a GPU hundreds of
+/// cycles.
+class Divisor {
+ public:
+  Divisor() = default;
+  explicit Divisor(uint32_t by) {  // 2^(32 + shift) / by, rounded up, less 2^32
+    while (uint64_t{1} << shift_ < by) ++shift_;
+    multiplier_ = static_cast<uint32_t>((((uint64_t{1} << shift_) - by) << 32) / by + 1);
+  }
+  __host__ __device__ int quotient(int number) const {
+    const auto n = static_cast<uint32_t>(number);
+    return static_cast<int>((static_cast<uint32_t>(uint64_t{n} * multiplier_ >> 32) + n) >> shift_);
+  }
+
+ private:
+  uint32_t multiplier_ = 1;
+  int shift_ = 0;
+};
+
 /// Which segments a worker computes, in order; the same arithmetic on every thread that needs it.
 struct ZipperSchedule {
   int row_tiles, token_tiles, steps, workers;
   bool stream_k;
+  Divisor group_tiles, last_width;  // tiles of a group, token tiles of the last one
 
   // Tiles of up to 16 token tiles run together, so that a row tile's weights are read from memory once.
   static constexpr int kTokenGroup = 16;
+
+  ZipperSchedule() = default;
+  ZipperSchedule(int rows, int tokens, int k_steps, int worker_count, bool share)
+      : row_tiles(rows),
+        token_tiles(tokens),
+        steps(k_steps),
+        workers(worker_count),
+        stream_k(share),
+        group_tiles(static_cast<uint32_t>(kTokenGroup * rows)),
+        last_width(static_cast<uint32_t>((tokens - 1) % kTokenGroup + 1)) {}
 
   __host__ __device__ int64_t total() const { return static_cast<int64_t>(row_tiles) * token_tiles * steps; }
   __host__ __device__ int64_t begin(int worker) const { return total() * worker / workers; }
@@ -64,12 +94,12 @@ struct ZipperSchedule {
   }
 
   __host__ __device__ ZipperSegment segment(int tile, int first, int last) const {
-    const int group = tile / (kTokenGroup * row_tiles);
-    const int first_token_tile = group * kTokenGroup;
-    const int width =
-        token_tiles - first_token_tile < kTokenGroup ? token_tiles - first_token_tile : kTokenGroup;
+    const int first_token_tile = group_tiles.quotient(tile) * kTokenGroup;
     const int within = tile - first_token_tile * row_tiles;
-    return {within / width, first_token_tile + within % width, first, last, tile};
+    const bool is_last = token_tiles - first_token_tile < kTokenGroup;
+    const int width = is_last ? token_tiles - first_token_tile : kTokenGroup;
+    const int row_tile = is_last ? last_width.quotient(within) : within / kTokenGroup;
+    return {row_tile, first_token_tile + within - row_tile * width, first, last, tile};
   }
 
   /// Steps of all of a worker's segments.

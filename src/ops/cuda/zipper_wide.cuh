@@ -278,63 +278,83 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int lane) {
   }
 }
 
-// Scale, bias and store of 64 tokens x 128 rows: the thread's tokens are `token` and token + 8.
+// Scale, bias and store of blocks of 64 tokens x 128 rows: the thread's tokens are `token`, token + 8, and
+// the same of the next block 128 on. A row's scale and bias are loaded for all of them.
+template <int kBlocks>
 __device__ __forceinline__ void finish_wide(const WideParams& p, int row0, int token, int lane,
-                                            float (&sums)[64]) {
+                                            float2 (&unit)[2 * kBlocks], float (&sums)[kBlocks][64]) {
   if (row0 >= p.rows) return;
-  const float2 unit0 = token < p.tokens ? p.token[token] : float2{};
-  const float2 unit1 = token + 8 < p.tokens ? p.token[token + 8] : float2{};
+  constexpr int kTokens =
+      2 * kBlocks;  // of a thread; results 4 j + 2 (t % 2) + {0, 1} of block t / 2 are t's
+  const auto token_of = [&](int t) { return token + t / 2 * 128 + t % 2 * 8; };
 #pragma unroll
-  for (int j = 0; j < 16; ++j) {
-    const int row = row0 + 8 * j + lane % 4 * 2;
-    const float2 scale = __ldg(reinterpret_cast<const float2*>(p.row_scale + row));
-    const float2 bias =
-        p.bias != nullptr ? __ldg(reinterpret_cast<const float2*>(p.bias + row)) : make_float2(0, 0);
+  for (float2& of : unit) of.x *= of.y;  // a power of two: (sum + x) y is one multiply-add
+  const float* scales = p.row_scale + row0 + lane % 4 * 2;
+  const float* biases = p.bias + row0 + lane % 4 * 2;
+  const auto scale_rows = [&](int j, bool biased) {
+    const float2 scale = __ldg(reinterpret_cast<const float2*>(scales + 8 * j));
+    const float2 bias = biased ? __ldg(reinterpret_cast<const float2*>(biases + 8 * j)) : make_float2(0, 0);
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sums[4 * j + i] = fmaf((sums[4 * j + i] + (i < 2 ? unit0.x : unit1.x)) * (i < 2 ? unit0.y : unit1.y),
-                             i % 2 == 0 ? scale.x : scale.y, i % 2 == 0 ? bias.x : bias.y);
+    for (int t = 0; t < kTokens; ++t) {
+      float* two = sums[t / 2] + 4 * j + t % 2 * 2;
+      two[0] = fmaf(fmaf(two[0], unit[t].y, unit[t].x), scale.x, bias.x);
+      two[1] = fmaf(fmaf(two[1], unit[t].y, unit[t].x), scale.y, bias.y);
+    }
+  };
+  if (p.bias != nullptr) {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) scale_rows(j, true);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) scale_rows(j, false);
   }
   const bool whole_rows = row0 + kTileRows <= p.rows;
   if (!p.y_fp32 && whole_rows && p.y_stride % 8 == 0 && (reinterpret_cast<uintptr_t>(p.y) & 15) == 0) {
     auto* y = static_cast<__nv_bfloat16*>(p.y) + row0 + lane % 4 * 8;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int t = 0; t < kTokens; ++t) {
+      auto* to = y + token_of(t) * p.y_stride;
 #pragma unroll
       for (int j = 0; j < 16; j += 4) {
         uint32_t v[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const __nv_bfloat162 pair =
-              __floats2bfloat162_rn(sums[4 * (j + i) + 2 * half], sums[4 * (j + i) + 2 * half + 1]);
+          const float* two = sums[t / 2] + 4 * (j + i) + t % 2 * 2;
+          const __nv_bfloat162 pair = __floats2bfloat162_rn(two[0], two[1]);
           v[i] = *reinterpret_cast<const uint32_t*>(&pair);
         }
         transpose_quad(v, lane);
-        if (token + 8 * half < p.tokens)
-          *reinterpret_cast<uint4*>(y + (token + 8 * half) * p.y_stride + 8 * j) =
-              make_uint4(v[0], v[1], v[2], v[3]);
+        if (token_of(t) < p.tokens)
+          *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(v[0], v[1], v[2], v[3]);
       }
+    }
     return;
   }
   if (p.y_fp32 && whole_rows && p.y_stride % 2 == 0 && (reinterpret_cast<uintptr_t>(p.y) & 7) == 0) {
     auto* y = static_cast<float*>(p.y) + row0 + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 64; i += 2) {  // four lanes fill a sector
-      const int at = token + i % 4 / 2 * 8;
-      if (at < p.tokens)
-        *reinterpret_cast<float2*>(y + at * p.y_stride + i / 4 * 8) = make_float2(sums[i], sums[i + 1]);
+    for (int t = 0; t < kTokens; ++t) {
+      if (token_of(t) >= p.tokens) break;
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {  // four lanes fill a sector
+        const float* two = sums[t / 2] + 4 * j + t % 2 * 2;
+        *reinterpret_cast<float2*>(y + token_of(t) * p.y_stride + 8 * j) = make_float2(two[0], two[1]);
+      }
     }
     return;
   }
 #pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    const int row = row0 + i / 4 * 8 + lane % 4 * 2 + i % 2, at = token + i % 4 / 2 * 8;
-    if (row >= p.rows || at >= p.tokens) continue;
-    if (p.y_fp32)
-      static_cast<float*>(p.y)[at * p.y_stride + row] = sums[i];
-    else
-      static_cast<__nv_bfloat16*>(p.y)[at * p.y_stride + row] = __float2bfloat16(sums[i]);
-  }
+  for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int row = row0 + i / 2 * 8 + lane % 4 * 2 + i % 2, at = token_of(t);
+      if (row >= p.rows || at >= p.tokens) continue;
+      const float result = sums[t / 2][i / 2 * 4 + t % 2 * 2 + i % 2];
+      if (p.y_fp32)
+        static_cast<float*>(p.y)[at * p.y_stride + row] = result;
+      else
+        static_cast<__nv_bfloat16*>(p.y)[at * p.y_stride + row] = __float2bfloat16(result);
+    }
 }
 
 // sums += one step's products of 64 tokens x 128 rows. codes, wide: descriptors; scales: the address of the
@@ -373,19 +393,63 @@ __device__ __forceinline__ void subtract_zeros(uint32_t zeros, uint32_t row_sums
   for (int i = 0; i < 64; ++i) sums[i] = fmaf(-0x1p-23f, d[i], sums[i]);
 }
 
+// What a math thread multiplies: descriptors, the address of its first token's scale in stage 0, and where it
+// says that a stage is empty.
+struct WideOperands {
+  Barriers barriers;
+  uint32_t codes, wide, scales, empty;
+};
+
+// A segment's steps for a warpgroup of which kBlocks blocks have tokens: the others are left out, and the
+// other warpgroup has the tensor cores to itself.
+template <typename S, int kBlocks>
+__device__ __forceinline__ void multiply_segment(const WideOperands& of, const ZipperSegment& segment,
+                                                 Ring<S::kStages>& ring, float (&sums)[S::kBlocks][64]) {
+  constexpr uint32_t kNext = 128 * kStepColumns / 16;  // a warpgroup's next block, in descriptors
+  uint32_t ready = 0;  // is the next stage full? Asked before a drain, known after it
+  // multiply(block, codes, wide, scales, read): one step of a block.
+  const auto step_of = [&](const auto& multiply) {
+    const int stage = ring.stage;
+    ptx::barrier_wait_unless(ready, of.barriers.full(stage), ring.parity);
+    ring.advance();
+    const uint32_t codes = of.codes + stage * (S::kCodeBytes / 16);
+    const uint32_t wide = of.wide + stage * (S::kWideBytes / 16);
+    const uint32_t scales = of.scales + stage * S::kScaleBytes;
+    if constexpr (kBlocks == 0) release<S>(of.empty, stage);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+      multiply(sums[b], codes + b * kNext, wide, scales + b * 128 * 4, [&] {
+        if (b < kBlocks - 1) return;
+        release<S>(of.empty, stage);
+        ready = ptx::barrier_test(of.barriers.full(ring.stage), ring.parity);
+      });
+  };
+  for (int step = segment.first_step; step < segment.last_step;) {
+    const int end = min((step / kZeroSteps + 1) * kZeroSteps, segment.last_step);
+#pragma unroll 1
+    for (; step < end; ++step)
+      step_of([](auto& block, uint32_t codes, uint32_t wide, uint32_t scales, const auto& read) {
+        multiply_block(codes, wide, scales, block, read);
+      });
+    step_of([](auto& block, uint32_t codes, uint32_t wide, uint32_t, const auto& read) {
+      subtract_zeros(codes, wide, block, read);
+    });
+  }
+}
+
 template <typename S>
 __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, int worker, int rank) {
   // Through a shuffle the compiler knows them to be uniform, and keeps addresses out of vector registers.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
   const int lane = threadIdx.x % 32;
   const int mine = group * 64 + warp * 16 + lane / 4;  // the thread also has token + 8
-  const uint32_t codes = ptx::wgmma_descriptor(shared.codes.codes + group * 64 * kStepColumns);
-  const uint32_t wide = ptx::wgmma_descriptor(shared.wide);
-  const uint32_t empty = empty_barriers<S>(shared.codes.barriers, lane);
+  const WideOperands operands{shared.codes.barriers,
+                              ptx::wgmma_descriptor(shared.codes.codes + group * 64 * kStepColumns),
+                              ptx::wgmma_descriptor(shared.wide), shared.codes.scales + mine * 4,
+                              empty_barriers<S>(shared.codes.barriers, lane)};
   Ring<S::kStages> ring;
   ZipperSegment segment;
-  constexpr uint32_t kSecond = 128 * kStepColumns / 16;  // the second block, in descriptors
-  ptx::wait_for_previous_kernel();                       // p.token is its
+  ptx::wait_for_previous_kernel();  // p.token is its
   float sums[S::kBlocks][S::kResults];
   for (WideSegments<S> segments(p, worker); segments.next(segment);) {
     const int row0 = (segment.row_tile * S::kCluster + rank) * kTileRows;
@@ -395,50 +459,28 @@ __device__ void multiply_wide(const WideParams& p, const WideShared<S>& shared, 
       if (p.bias != nullptr) ptx::prefetch_l1(p.bias + row0 + lane * 32);
     }
     const int token = segment.token_tile * S::kTokens + mine;
+    float2 unit[2 * S::kBlocks];
 #pragma unroll
-    for (int b = 0; b < S::kBlocks; ++b)
-      if (token + 128 * b < p.tokens) ptx::prefetch_l1(p.token + token + 128 * b);
+    for (int t = 0; t < 2 * S::kBlocks; ++t)
+      unit[t] = p.token[min(token + t / 2 * 128 + t % 2 * 8, p.tokens - 1)];
 #pragma unroll
     for (int b = 0; b < S::kBlocks; ++b)
 #pragma unroll
       for (int i = 0; i < S::kResults; ++i) sums[b][i] = 0;
-    // Blocks past the last token are left out: the other warpgroup has the tensor cores to itself.
     const int first_token = segment.token_tile * S::kTokens + group * 64;
-    const bool one = first_token < p.tokens, two = S::kBlocks == 2 && first_token + 128 < p.tokens;
-    for (int step = segment.first_step; step < segment.last_step; ++step) {
-      int stage = ring.stage;
-      const auto read = [&] { release<S>(empty, stage, lane); };
-      const auto read_if_last = [&] {
-        if (!two) read();
-      };
-      const auto left = [&] { return codes + stage * (S::kCodeBytes / 16); };
-      const auto right = [&] { return wide + stage * (S::kWideBytes / 16); };
-      ptx::barrier_wait(shared.codes.barriers.full(stage), ring.parity);
-      ring.advance();
-      const uint32_t scales = shared.codes.scales + stage * S::kScaleBytes + mine * 4;
-      if (one)
-        multiply_block(left(), right(), scales, sums[0], read_if_last);
-      else
-        read();
-      if (two) multiply_block(left() + kSecond, right(), scales + 128 * 4, sums[S::kBlocks - 1], read);
-      if (!zeros_follow(step, segment)) continue;
-      stage = ring.stage;
-      ptx::barrier_wait(shared.codes.barriers.full(stage), ring.parity);
-      ring.advance();
-      if (one)
-        subtract_zeros(left(), right(), sums[0], read_if_last);
-      else
-        read();
-      if (two) subtract_zeros(left() + kSecond, right(), sums[S::kBlocks - 1], read);
-    }
+    if (first_token + 128 * (S::kBlocks - 1) < p.tokens)
+      multiply_segment<S, S::kBlocks>(operands, segment, ring, sums);
+    else if (S::kBlocks == 2 && first_token < p.tokens)
+      multiply_segment<S, 1>(operands, segment, ring, sums);
+    else
+      multiply_segment<S, 0>(operands, segment, ring, sums);
     if constexpr (S::kBlocks == 1) {
       const bool whole = segment.first_step == 0 && segment.last_step == p.schedule.steps;
       if (!whole &&
           !combine<S>(p, shared.last_flags, segment, worker, rank, group, threadIdx.x % 128, sums[0]))
         continue;
     }
-    finish_wide(p, row0, token, lane, sums[0]);
-    if constexpr (S::kBlocks == 2) finish_wide(p, row0, token + 128, lane, sums[1]);
+    finish_wide<S::kBlocks>(p, row0, token, lane, unit, sums);
   }
 }
 

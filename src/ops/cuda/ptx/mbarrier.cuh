@@ -45,4 +45,27 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
+/// Whether it has, without waiting: 1 or 0.
+__device__ __forceinline__ uint32_t barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      " mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      " selp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done;
+}
+
+/// Waits unless a test before said that the phase has completed.
+__device__ __forceinline__ void barrier_wait_unless(uint32_t done, uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n .reg .pred done;\n setp.ne.u32 done, %2, 0;\n @done bra DONE_%=;\nWAIT_%=:\n"
+      " mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      " @!done bra WAIT_%=;\nDONE_%=:\n}" ::"r"(barrier),
+      "r"(parity), "r"(done)
+      : "memory");
+}
+
 }  // namespace quatrain::ops::ptx
