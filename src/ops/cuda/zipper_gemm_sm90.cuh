@@ -1,7 +1,8 @@
 // The zipper GEMM for Hopper (sm_90a); docs/zipper.md explains it with a drawing.
 //
 // A CTA computes 128 rows of W against kTokens rows of x: math warpgroups of 64 rows each, and one producer
-// warpgroup of which warp 0 copies weights and warp 1 activations into a ring of stages of 128 columns.
+// warpgroup of which warp 0 copies weights and warp 1 activations into a ring of stages of 128 columns, and
+// warp 2 prepares the tiles' ends.
 #pragma once
 
 #include "ops/cuda/zipper_pipeline.cuh"
@@ -23,12 +24,12 @@ struct Shape {
   static constexpr int kMathGroups = 2 * kTokenGroups;
   static constexpr int kMathThreads = 128 * kMathGroups, kThreads = kMathThreads + 128;
   static constexpr int kCtasPerSm = kTokens <= 32 ? 2 : 1;
-  // What setmaxnreg deals out must fit what the CTA got at its launch, 65,536 / kThreads rounded down to 8 a
-  // thread: warps that ask for more wait for ever.
-  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = kMathGroups == 4 ? 32 : 40,
-                       kMathRegisters = kMathGroups == 4 ? 112 : 232;
-  static_assert(kMathThreads * kMathRegisters + 128 * kProducerRegisters <= kThreads * kLaunchRegisters);
+  // What setmaxnreg deals out must fit what the CTA got at its launch, its share of 65,536 rounded down to 8
+  // a thread: warps that ask for more wait for ever.
+  static constexpr int kLaunchRegisters = 65536 / (kThreads * kCtasPerSm) / 8 * 8;
+  static constexpr int kMathRegisters = kTokens == 128 ? 112 : kTokens == 64 ? 224 : 96;
+  static constexpr int kProducerRegisters =
+      (kThreads * kLaunchRegisters - kMathThreads * kMathRegisters) / 128;  // 32, 56, 48
   static constexpr int kCodeBytes = kTokens * kStepColumns;
   static constexpr int kStripBytes = strip_bytes(kDrain, kGroupScales);
   static constexpr int kChunkBytes = kStrips * kStripBytes;
@@ -248,6 +249,18 @@ __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, i
   }
 }
 
+// One warp: brings scales and biases of the worker's tiles into L1, so that no tile's end waits for memory.
+template <typename S>
+__device__ void prefetch_ends(const Params& p, int worker, int rank, int lane) {
+  ZipperSegment segment;
+  for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
+    // Lines of 128 bytes.
+    const int row = (segment.row_tile * S::kCluster + rank) * kTileRows + lane % 4 * 32;
+    const float* from = lane < 4 ? p.row_scale : p.bias;
+    if (lane < 8 && from != nullptr && row < p.rows) ptx::prefetch_l1(from + row);
+  }
+}
+
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kCtasPerSm)
     zipper_kernel(const __grid_constant__ CUtensorMap codes, const __grid_constant__ Params p) {
@@ -269,12 +282,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerSm)
   ptx::allow_next_kernel();
   const int lane = threadIdx.x % 32;
   if (threadIdx.x >= S::kMathThreads) {
-    if constexpr (S::kCtasPerSm == 1) ptx::registers_decrease<S::kProducerRegisters>();
+    ptx::registers_decrease<S::kProducerRegisters>();
     const int warp = threadIdx.x / 32 - S::kMathThreads / 32;
     if (warp == 0) copy_weights<S, S::kStages>(p, shared.weights, worker, rank, lane);
     if (warp == 1 && lane == 0) copy_activations<S>(p, &codes, shared.codes, worker, rank);
+    if (warp == 2) prefetch_ends<S>(p, worker, rank, lane);
   } else {
-    if constexpr (S::kCtasPerSm == 1) ptx::registers_increase<S::kMathRegisters>();
+    ptx::registers_increase<S::kMathRegisters>();
     multiply<S>(p, shared, worker, rank);
   }
   // No CTA may leave while another of its cluster still arrives on its barriers.
