@@ -2,9 +2,10 @@
 //
 // A CTA computes 128 rows of W against kTokens rows of x: math warpgroups of 64 rows each, and one producer
 // warpgroup of which warp 0 copies weights and warp 1 activations into a ring of stages of 128 columns, and
-// warp 2 prepares the tiles' ends.
+// warps 2 and 3 prepare the tiles' ends.
 #pragma once
 
+#include "ops/cuda/zipper_exchange.cuh"
 #include "ops/cuda/zipper_pipeline.cuh"
 
 namespace quatrain::ops::zipper {
@@ -35,10 +36,13 @@ struct Shape {
   static constexpr int kChunkBytes = kStrips * kStripBytes;
   static constexpr int kScaleBytes = kDrains * kTokens * 8;  // scales, then zeros
   static constexpr int kStageBytes = kCodeBytes + kChunkBytes + 8 * kBlockBytes + kScaleBytes;
+  static constexpr int kExchangeTiles = exchange_tiles(kTokens), kExchangeSlices = exchange_slices(kTokens);
+  static constexpr int kExchangeBytes = kExchangeTiles * kExchangeSlices * 16 * kMathThreads;
   static constexpr int kHeaderBytes = 1024;  // barriers, presence masks, flags
   static constexpr int kStages =
-      (227 * 1024 / kCtasPerSm - 1024 * kCtasPerSm - kHeaderBytes - 1024) / kStageBytes;
-  static constexpr int kSharedBytes = kHeaderBytes + 1024 + kStages * kStageBytes;  // 1,024 for alignment
+      (227 * 1024 / kCtasPerSm - 1024 * kCtasPerSm - kHeaderBytes - 1024 - kExchangeBytes) / kStageBytes;
+  // 1,024 for alignment
+  static constexpr int kSharedBytes = kHeaderBytes + 1024 + kStages * kStageBytes + kExchangeBytes;
   static_assert(kStages >= 3 && kStages <= 16, "the ring must hide memory latency and fit the header");
   static_assert(kCodeBytes % 1024 == 0, "the swizzle needs tiles aligned to 1,024 bytes");
 };
@@ -48,6 +52,7 @@ template <typename S>
 struct Shared {
   CodeRing codes;
   WeightRing weights;
+  Exchange exchange;
   uint32_t last_flags;
 
   __device__ explicit Shared(uint32_t at) {
@@ -55,9 +60,11 @@ struct Shared {
     weights.chunks = at + S::kStages * S::kCodeBytes;
     weights.residual = weights.chunks + S::kStages * S::kChunkBytes;
     codes.scales = weights.residual + S::kStages * kStrips * kBlockBytes;
-    codes.barriers.at = weights.barriers.at = codes.scales + S::kStages * S::kScaleBytes;
+    exchange.sums = codes.scales + S::kStages * S::kScaleBytes;
+    codes.barriers.at = weights.barriers.at = exchange.sums + S::kExchangeBytes;
     weights.presence = codes.barriers.at + Barriers::kBytes;
     last_flags = weights.presence + 4 * 16;
+    exchange.arrived = last_flags + 4 * 4;
   }
 };
 
@@ -163,20 +170,19 @@ __device__ void store(const Params& p, int row, int first_token, const float (&s
   }
 }
 
-// Scale, bias and store of a finished block.
-template <typename S>
-__device__ void finish(const Params& p, int row0, int token0, int warp, int lane,
-                       float (&sums)[S::kResults]) {
+// Scale, bias and store of a finished block: 64 rows, as many tokens as make kResults of a thread.
+template <int kResults>
+__device__ void finish(const Params& p, int row0, int token0, int warp, int lane, float (&sums)[kResults]) {
   const int row = row0 + warp * 16 + lane / 4;  // the thread also has row + 8
   if (row - lane / 4 >= p.rows) return;         // past the edge: uniform over the warp
   const float scale0 = p.row_scale[row], scale1 = p.row_scale[row + 8];
   const float bias0 = p.bias != nullptr ? p.bias[row] : 0.0f,
               bias1 = p.bias != nullptr ? p.bias[row + 8] : 0.0f;
 #pragma unroll
-  for (int i = 0; i < S::kResults; ++i)
+  for (int i = 0; i < kResults; ++i)
     sums[i] = i % 4 < 2 ? fmaf(sums[i], scale0, bias0) : fmaf(sums[i], scale1, bias1);
   const int token = token0 + lane % 4 * 2;
-  const bool whole = row0 + 64 <= p.rows && token0 + S::kColumns <= p.tokens;
+  const bool whole = row0 + 64 <= p.rows && token0 + 2 * kResults <= p.tokens;
   if (p.y_fp32) {
     auto* y = static_cast<float*>(p.y);
     whole ? store<true>(p, row, token, sums, y) : store<false>(p, row, token, sums, y);
@@ -241,11 +247,27 @@ __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, i
       release<S>(empty, current, lane);
     }
 
-    const bool whole = segment.first_step == 0 && segment.last_step == p.schedule.steps;
-    if (!whole && !combine<S>(p, shared.last_flags, segment, worker, rank, group, threadIdx.x % 128, sums))
-      continue;
-    finish<S>(p, (segment.row_tile * S::kCluster + rank) * kTileRows + row_half * 64,
-              segment.token_tile * S::kTokens + first_token, warp, lane, sums);
+    if (!p.schedule.whole(segment)) {
+      if (S::kExchangeTiles > 0 && p.schedule.cluster > 1) {
+        send_sums<S>(p, shared.exchange, segment, worker, sums);
+        continue;
+      }
+      if (!combine<S>(p, shared.last_flags, segment, worker, rank, group, threadIdx.x % 128, sums)) continue;
+    }
+    finish(p, (segment.row_tile * S::kCluster + rank) * kTileRows + row_half * 64,
+           segment.token_tile * S::kTokens + first_token, warp, lane, sums);
+  }
+
+  if constexpr (S::kExchangeTiles > 0) {
+    if (p.schedule.cluster == 1) return;
+    ptx::barrier_wait(shared.exchange.arrived, 0);
+    for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
+      if (p.schedule.whole(segment)) continue;
+      add_sums<S>(p, shared.exchange, segment, worker, [&](int slice, float(&of)[4]) {
+        finish(p, segment.row_tile * kTileRows + row_half * 64, segment.token_tile * S::kTokens + 8 * slice,
+               warp, lane, of);
+      });
+    }
   }
 }
 
@@ -268,17 +290,21 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerSm)
   const Shared<S> shared(ptx::shared_base(raw, 1024));
   const int worker = blockIdx.x / S::kCluster,
             rank = S::kCluster == 1 ? 0 : static_cast<int>(ptx::cluster_rank());
+  const bool sharing = S::kExchangeTiles > 0 && p.schedule.cluster > 1;
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       ptx::barrier_init(shared.codes.barriers.full(i), 2);
       ptx::barrier_init(shared.codes.barriers.empty(i), S::kCluster * S::kMathThreads / 32);
     }
+    if (sharing) ptx::barrier_init(shared.exchange.arrived, 1);
     ptx::fence_barrier_init();
   }
-  if constexpr (S::kCluster > 1)
+  if constexpr (S::kCluster > 1) {
     ptx::cluster_sync();
-  else
+  } else {
     __syncthreads();
+    if (sharing) ptx::cluster_arrive_relaxed();
+  }
   ptx::allow_next_kernel();
   const int lane = threadIdx.x % 32;
   if (threadIdx.x >= S::kMathThreads) {
@@ -287,8 +313,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kCtasPerSm)
     if (warp == 0) copy_weights<S, S::kStages>(p, shared.weights, worker, rank, lane);
     if (warp == 1 && lane == 0) copy_activations<S>(p, &codes, shared.codes, worker, rank);
     if (warp == 2) prefetch_ends<S>(p, worker, rank, lane);
+    if constexpr (S::kExchangeTiles > 0) {
+      if (sharing && warp == 3 && lane == 0) expect_sums<S>(p, shared.exchange, worker);
+    }
+    if (sharing) {
+      __syncwarp();
+      ptx::cluster_wait();
+    }
   } else {
     ptx::registers_increase<S::kMathRegisters>();
+    if (sharing) ptx::cluster_wait();  // all have begun, and may be sent sums
     multiply<S>(p, shared, worker, rank);
   }
   // No CTA may leave while another of its cluster still arrives on its barriers.
