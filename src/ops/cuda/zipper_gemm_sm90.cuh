@@ -74,7 +74,6 @@ struct Stage {
   uint32_t strips, residual;
   uint32_t scales, zeros;  // of the warpgroup's tokens
   uint32_t codes;          // descriptor of the warpgroup's tokens
-  uint32_t presence;
 
   __device__ Stage(const Shared<S>& shared, int stage, int first_token) {
     strips = shared.weights.chunks + stage * S::kChunkBytes;
@@ -82,7 +81,6 @@ struct Stage {
     scales = shared.codes.scales + stage * S::kScaleBytes + first_token * 4;
     zeros = scales + S::kDrains * S::kTokens * 4;
     codes = ptx::wgmma_descriptor(shared.codes.codes + stage * S::kCodeBytes + first_token * kStepColumns);
-    presence = ptx::load_shared<uint32_t>(shared.weights.presence + 4 * stage);
   }
   /// Does any token of the warpgroup have a zero in this drain?
   __device__ bool shifted(int drain, int lane) const {
@@ -203,25 +201,30 @@ __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, i
   Ring<S::kStages> ring;
   ZipperSegment segment;
   float sums[S::kResults];
-  uint4 dense[2];  // nibbles of the step to come
-  const auto load_dense = [&] {
+  // Of the step to come, loaded under the products of the one before.
+  uint4 dense[2];
+  uint32_t presence = 0;
+  bool shifted = false;  // its first drain
+  const auto load_step = [&] {
     ptx::barrier_wait(shared.codes.barriers.full(ring.stage), ring.parity);
-    const uint32_t from =
-        shared.weights.chunks + ring.stage * S::kChunkBytes + strip * S::kStripBytes + lane * 16;
+    const Stage<S> stage(shared, ring.stage, first_token);
+    const uint32_t from = stage.strips + strip * S::kStripBytes + lane * 16;
     dense[0] = ptx::load_shared<uint4>(from);
     dense[1] = ptx::load_shared<uint4>(from + kBlockBytes / 2);
+    presence = ptx::load_shared<uint32_t>(shared.weights.presence + 4 * ring.stage);
+    shifted = stage.shifted(0, lane);
   };
 
   for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
 #pragma unroll
     for (int i = 0; i < S::kResults; ++i) sums[i] = 0;
-    load_dense();
+    load_step();
     for (int step = segment.first_step; step < segment.last_step; ++step) {
       const int current = ring.stage;
       const Stage<S> stage(shared, current, first_token);
       uint32_t a[16];
-      if (stage.presence >> strip & 1) {
-        const int slot = __popc(stage.presence & ((1u << strip) - 1));
+      if (presence >> strip & 1) {
+        const int slot = __popc(presence & ((1u << strip) - 1));
         const uint32_t lo = stage.residual + slot * kBlockBytes + lane * 16;
         widen(dense[0], ptx::load_shared<uint4>(lo), a);
         widen(dense[1], ptx::load_shared<uint4>(lo + kBlockBytes / 2), a + 8);
@@ -239,8 +242,8 @@ __device__ void multiply(const Params& p, const Shared<S>& shared, int worker, i
           scale1 = __half2float(ptx::load_shared<__half>(scales + 16));
         }
         int d[S::kResults];
-        start_products<S>(stage, i, stage.shifted(i, lane), strip, lane, a, d);
-        if (i == S::kDrains - 1 && step + 1 < segment.last_step) load_dense();  // under the products
+        start_products<S>(stage, i, i == 0 ? shifted : stage.shifted(i, lane), strip, lane, a, d);
+        if (i == S::kDrains - 1 && step + 1 < segment.last_step) load_step();  // under the products
         ptx::wgmma_wait<0>();
         drain_products<S>(stage.scales + i * S::kTokens * 4, scale0, scale1, lane, d, sums);
       }
