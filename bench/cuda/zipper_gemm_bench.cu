@@ -1,6 +1,8 @@
 // The zipper GEMM against cuBLAS BF16 and the copy bandwidth of the same run, on the linears of Llama-3-8B.
-// Usage: zipper_gemm_cuda_bench [--linear NAME] [--sweep] [tokens...]
-// --sweep times every plan, to fill the table of heuristics.
+// Usage: zipper_gemm_cuda_bench [--linear NAME] [--sweep] [--plan NAME] [tokens...]
+// --sweep times every plan, to fill the table of heuristics: alone/in a chain of dependent launches. --plan:
+// the one of this name only. Names: tile's tokens; then s, shares that meet in memory, or cC/T, clusters of C
+// CTAs with T tiles each. "table" is what the table says.
 #include <cstdlib>
 #include <string>
 
@@ -84,19 +86,38 @@ void row(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatrix
   std::fflush(stdout);
 }
 
+std::string name_of(const ops::ZipperPlan& plan, int64_t outputs) {
+  if (plan.kernel == ops::ZipperPlan::Kernel::Decode)
+    return "decode" + std::to_string(plan.workers) + "/" + std::to_string(plan.slices);
+  std::string name = plan.kernel == ops::ZipperPlan::Kernel::Wide ? "wide" : "";
+  name += std::to_string(plan.tile_tokens);
+  if (plan.cluster > 1)
+    return name + "c" + std::to_string(plan.cluster) + "/" +
+           std::to_string(outputs * plan.cluster / plan.workers);
+  return name + (plan.stream_k ? "s" : "");
+}
+
 void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatrix>& weights, int64_t tokens,
-           double bf16) {
+           double bf16, const std::string& only) {
   std::printf("%-8s %6ld bf16 %.1f:", linear.name, tokens, bf16);
+  const int64_t tiles = weights[0].tiles, steps = weights[0].steps;
+  const auto outputs_of = [&](const ops::ZipperPlan& plan) {
+    const int64_t cluster = plan.tile_tokens >= 128 ? 2 : 1;
+    return (tiles + cluster - 1) / cluster * ((tokens + plan.tile_tokens - 1) / plan.tile_tokens);
+  };
   const auto time = [&](const ops::ZipperPlan& plan) {
-    const double us = bench.zipper(linear, weights, tokens, 128, 4, false, &plan);
-    if (plan.kernel == ops::ZipperPlan::Kernel::Decode)
-      std::printf("  decode %d/%d=%.1f", plan.workers, plan.slices, us);
-    else
-      std::printf("  %s%d%s=%.1f", plan.kernel == ops::ZipperPlan::Kernel::Wide ? "wide" : "",
-                  plan.tile_tokens, plan.stream_k ? "s" : "", us);
+    const std::string name = name_of(plan, outputs_of(plan));
+    if (!only.empty() && only != name) return;
+    std::printf("  %s=%.1f/%.1f", name.c_str(), bench.zipper(linear, weights, tokens, 128, 4, false, &plan),
+                bench.zipper(linear, weights, tokens, 128, 4, true, &plan));
     std::fflush(stdout);
   };
-  const int64_t tiles = weights[0].tiles, steps = weights[0].steps;
+  const ops::ZipperSlots slots = ops::ZipperWorkspace(linear.rows, tokens, linear.columns).slots;
+  const ops::ZipperPlan table = ops::plan_zipper(tokens, linear.rows, tiles, steps, slots, true);
+  if (only.empty() || only == "table")
+    std::printf("  table %s=%.1f/%.1f", name_of(table, outputs_of(table)).c_str(),
+                bench.zipper(linear, weights, tokens, 128, 4, false),
+                bench.zipper(linear, weights, tokens, 128, 4, true));
   if (tokens <= 16) {
     ops::ZipperPlan plan = ops::plan_decode(tokens, linear.rows, 132);
     time(plan);
@@ -120,16 +141,30 @@ void sweep(Bench& bench, const Linear& linear, const std::vector<ops::ZipperMatr
       continue;
     }
     if (tokens > 4 * tile || (tile == 128 && tokens < 64)) continue;
-    ops::ZipperPlan plan = ops::plan_gemm(tile, tiles, steps, 132);
-    const int cluster = tile == 128 ? 2 : 1;
-    const int64_t outputs = (tiles + cluster - 1) / cluster * ((tokens + tile - 1) / tile);
-    const int slots = (tile <= 32 ? 264 : 132) / cluster;
+    ops::ZipperPlan plan{};
+    plan.tile_tokens = tile;
+    plan.kernel = ops::ZipperPlan::Kernel::Gemm;
+    const int64_t outputs = outputs_of(plan);
+    const int places = tile <= 32 ? 264 : tile == 128 ? 66 : 132;
     plan.stream_k = true;
-    plan.workers = static_cast<int>(std::min<int64_t>(slots, outputs * steps / 4));
+    plan.workers = static_cast<int>(std::min<int64_t>(places, outputs * steps / 4));
     time(plan);
     plan.stream_k = false;
-    plan.workers = static_cast<int>(std::min<int64_t>(slots, outputs));
+    plan.workers = static_cast<int>(std::min<int64_t>(places, outputs));
     time(plan);
+    plan.stream_k = true;
+    for (int i = 0; i < 3; ++i) {
+      plan.cluster = 2 << i;
+      for (int64_t each = 1; each < 2 * plan.cluster; ++each) {
+        const int64_t clusters = outputs / each;
+        const int most = slots.clusters[i] * (tile <= 32 ? 2 : 1);
+        if (each * clusters != outputs || clusters > most || each * steps < 2 * plan.cluster ||
+            !ops::cluster_fits(tile, plan.cluster, each, steps))
+          continue;
+        plan.workers = static_cast<int>(clusters * plan.cluster);
+        time(plan);
+      }
+    }
   }
   std::printf("\n");
 }
@@ -142,18 +177,23 @@ int main(int argc, char** argv) try {
   bench::print_machine();
   Bench bench;
   std::printf("copy bandwidth (2 GiB, read + written): %.2f TB/s\n", bench.copy / 1e12);
+  const ops::ZipperSlots slots = ops::ZipperWorkspace(128, 1).slots;
+  std::printf("clusters of 2, 4, 8 CTAs at once: %d, %d, %d\n", slots.clusters[0], slots.clusters[1],
+              slots.clusters[2]);
   std::printf("us a call: cuBLAS BF16; zipper alone; zipper in a chain of dependent launches\n");
   std::printf("%-8s %6s %-22s %8s %8s %8s %7s %7s %7s %6s\n", "linear", "tokens", "format", "bf16", "alone",
               "chained", "alone", "chained", "TOP/s", "copy");
   std::vector<int64_t> tokens;
   bool sweeping = false;
-  std::string only;
+  std::string only, plan;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--sweep")
       sweeping = true;
     else if (argument == "--linear" && i + 1 < argc)
       only = argv[++i];
+    else if (argument == "--plan" && i + 1 < argc)
+      sweeping = true, plan = argv[++i];
     else
       tokens.push_back(std::atoll(argv[i]));
   }
@@ -179,7 +219,7 @@ int main(int argc, char** argv) try {
     {
       const auto weights = matrices(0, 10);
       if (sweeping) {
-        for (size_t i = 0; i < tokens.size(); ++i) sweep(bench, linear, weights, tokens[i], base[i]);
+        for (size_t i = 0; i < tokens.size(); ++i) sweep(bench, linear, weights, tokens[i], base[i], plan);
         continue;
       }
       for (size_t i = 0; i < tokens.size(); ++i)

@@ -11,6 +11,7 @@ namespace {
 
 using ops::DeviceActivations;
 using ops::DeviceBuffer;
+using ops::kTileRows;
 using ops::ZipperMatrix;
 using ops::ZipperPlan;
 using ops::ZipperWorkspace;
@@ -27,6 +28,10 @@ std::vector<int> codes_of(const NibblePlanes& planes) {
 constexpr ZipperPlan gemm_plan(int tile_tokens, int workers, bool stream_k) {
   return {ZipperPlan::Kernel::Gemm, tile_tokens, workers, 0, stream_k};
 }
+// `tiles` tiles for each cluster of CTAs.
+constexpr ZipperPlan cluster_plan(int tile_tokens, int outputs, int cluster, int tiles) {
+  return {ZipperPlan::Kernel::Gemm, tile_tokens, outputs / tiles * cluster, 0, true, cluster};
+}
 constexpr ZipperPlan wide_plan(int tile_tokens, int workers, bool stream_k) {
   return {ZipperPlan::Kernel::Wide, tile_tokens, workers, 0, stream_k};
 }
@@ -34,15 +39,28 @@ constexpr ZipperPlan decode_plan(int tile_tokens, int workers, int slices) {
   return {ZipperPlan::Kernel::Decode, tile_tokens, workers, slices, false};
 }
 std::string name_of(const ZipperPlan& plan) {
-  return fmt::format("{} {} workers {} slices {}{}",
+  return fmt::format("{} {} workers {} slices {}{} cluster {}",
                      plan.kernel == ZipperPlan::Kernel::Decode ? "decode"
                      : plan.kernel == ZipperPlan::Kernel::Wide ? "wide"
                                                                : "GEMM",
-                     plan.tile_tokens, plan.workers, plan.slices, plan.stream_k ? " stream-K" : "");
+                     plan.tile_tokens, plan.workers, plan.slices, plan.stream_k ? " stream-K" : "",
+                     plan.cluster);
+}
+
+std::vector<ZipperPlan> cluster_plans(const ZipperMatrix& weights, int64_t tokens) {
+  std::vector<ZipperPlan> all;
+  for (const int tile : {16, 32, 64}) {
+    const auto outputs = static_cast<int>(weights.tiles * ((tokens + tile - 1) / tile));
+    for (const int cluster : {2, 4, 8})
+      for (const int tiles : {1, 2, 3, 5})
+        if (outputs % tiles == 0 && ops::cluster_fits(tile, cluster, tiles, weights.steps))
+          all.push_back(cluster_plan(tile, outputs, cluster, tiles));
+  }
+  return all;
 }
 
 std::vector<ZipperPlan> plans(const ZipperMatrix& weights, int64_t tokens) {
-  std::vector<ZipperPlan> all;
+  std::vector<ZipperPlan> all = cluster_plans(weights, tokens);
   for (const int tile : {16, 32, 64, 128}) {
     const int cluster = tile == 128 ? 2 : 1;
     const auto outputs =
@@ -325,6 +343,64 @@ TEST(ZipperGemm, ResultsAreWithinRounding) {
     expect_close(c);
 }
 
+// Shares of a tile are added up in the order of K wherever they meet: the same bits, every time.
+TEST(ZipperGemm, SharesGiveTheSameBitsInClustersAndInMemory) {
+  int checked = 0;
+  for (const int64_t tokens : {17, 33, 64, 65, 100, 128})
+    for (const Case& c : {Case{tokens, 384, 640, 0, 128, 128, 4, Presence::Random, 0},
+                          Case{tokens, 300, 896, 0, 128, 128, 8, Presence::All, 500},
+                          Case{tokens, 384, 896, 64, 64, 64, 4, Presence::Random, 0},
+                          Case{tokens, 130, 1400, 32, 32, 32, 8, Presence::Corner, 90}}) {
+      const NibblePlanes planes =
+          test::random_planes(c.rows, c.columns, c.weight_group, c.residual_block, c.presence, 41, true);
+      const HostActivations x =
+          test::random_activations(c.tokens, c.columns, c.group, c.bits, c.zero_span, 42);
+      const ZipperMatrix weights(planes, c.group);
+      ZipperWorkspace workspace(c.rows, c.tokens);
+      DeviceActivations device(c.tokens, c.columns, c.group);
+      x.upload(device);
+      for (const ZipperPlan& plan : cluster_plans(weights, c.tokens)) {
+        SCOPED_TRACE(fmt::format("{} tokens, {} columns: {}", c.tokens, c.columns, name_of(plan)));
+        ZipperPlan memory = plan;
+        memory.cluster = 1;
+        const std::vector<float> expected = run<float>(weights, device, workspace, memory);
+        for (int round = 0; round < 3; ++round)
+          ASSERT_EQ(run<float>(weights, device, workspace, plan), expected);
+        ++checked;
+      }
+    }
+  EXPECT_GT(checked, 200);
+}
+
+// Clusters beyond what the GPU runs at once, and shares of few steps beside the launch of others.
+TEST(ZipperGemm, ManyClustersFollowEachOther) {
+  constexpr int64_t kTokens = 64, kRows = 128 * 96, kColumns = 128 * 7;
+  const NibblePlanes planes = test::random_planes(kRows, kColumns, 0, 128, Presence::Random, 43);
+  const HostActivations x = test::random_activations(kTokens, kColumns, 128, 4, 0, 44);
+  const ZipperMatrix weights(planes, 128);
+  ZipperWorkspace workspace(kRows, kTokens);
+  DeviceActivations device(kTokens, kColumns, 128);
+  x.upload(device);
+  for (const ZipperPlan& plan : cluster_plans(weights, kTokens)) {
+    SCOPED_TRACE(name_of(plan));
+    ZipperPlan memory = plan;
+    memory.cluster = 1;
+    if (int64_t{2} * kTileRows * plan.tile_tokens * plan.workers > std::ssize(workspace.partial)) continue;
+    EXPECT_EQ(run<float>(weights, device, workspace, plan), run<float>(weights, device, workspace, memory));
+  }
+  const size_t size = static_cast<size_t>(kTokens * kRows);
+  const std::vector<float> once = run<float>(weights, device, workspace, cluster_plan(64, 96, 4, 1));
+  DeviceBuffer<float> y(size);
+  for (int i = 0; i < 20; ++i)
+    ops::zipper_gemm_planned(weights, device, workspace, cluster_plan(64, 96, i % 2 == 0 ? 4 : 2, 1),
+                             y.data(), kRows, nullptr, true);
+  ops::zipper_gemm_planned(weights, device, workspace, cluster_plan(64, 96, 4, 1), y.data(), kRows, nullptr,
+                           true);
+  std::vector<float> out(size);
+  y.download(out.data(), size);
+  EXPECT_EQ(out, once);
+}
+
 TEST(ZipperGemm, ATokensResultDoesNotDependOnItsNeighbours) {
   const NibblePlanes planes = test::random_planes(128, 512, 0, 128, Presence::Random, 5);
   const ZipperMatrix weights(planes, 128);
@@ -332,7 +408,8 @@ TEST(ZipperGemm, ATokensResultDoesNotDependOnItsNeighbours) {
   HostActivations x = test::random_activations(8, 512, 128, 8, 0, 6);
   DeviceActivations device(8, 512, 128);
   x.upload(device);
-  for (const ZipperPlan& plan : {gemm_plan(16, 1, false), decode_plan(8, 1, 2)}) {
+  for (const ZipperPlan& plan : {gemm_plan(16, 1, false), cluster_plan(16, 1, 4, 1),
+                                 cluster_plan(64, 1, 2, 1), decode_plan(8, 1, 2)}) {
     x.zero[4] = x.zero[5] = x.zero[6] = x.zero[7] = 3;
     x.upload(device);
     const std::vector<float> before = run<float>(weights, device, workspace, plan);
@@ -416,6 +493,11 @@ TEST(ZipperGemm, RefusesWhatItCannotDo) {
   DeviceActivations other(4, 192, 128);
   DeviceBuffer<float> y(64);
   EXPECT_THROW(ops::zipper_gemm(weights, other, workspace, y.data(), 16, nullptr), Error);
+  DeviceActivations x(4, 192, 64);
+  for (const ZipperPlan& plan :
+       {cluster_plan(32, 1, 4, 1),  // more CTAs than steps
+        cluster_plan(128, 1, 2, 1), ZipperPlan{ZipperPlan::Kernel::Gemm, 64, 3, 0, true, 2}})
+    EXPECT_THROW(ops::zipper_gemm_planned(weights, x, workspace, plan, y.data(), 16, nullptr, false), Error);
 }
 
 }  // namespace

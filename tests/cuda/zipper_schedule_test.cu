@@ -83,6 +83,41 @@ TEST(ZipperSchedule, CoversEveryStepOnce) {
     }
 }
 
+TEST(ZipperSchedule, AClustersSharesAreThoseOfTheWholeSchedule) {
+  for (const int cluster : {2, 4, 8})
+    for (const int tiles : {1, 2, 3, 5, 7, 11})
+      for (const int clusters : {1, 3, 33})
+        for (const int steps : {5, 7, 32, 112}) {
+          if (tiles * steps < cluster) continue;
+          const ZipperSchedule schedule{tiles, clusters, steps, clusters * cluster, true, cluster};
+          expect_every_step_once(schedule);
+          for (int tile = 0; tile < tiles * clusters; ++tile) {
+            const int first = schedule.first_worker(tile), last = schedule.last_worker(tile);
+            const ops::ZipperShares shares = schedule.shares_of(tile);
+            ASSERT_EQ(first / cluster, last / cluster) << "a tile of two clusters";
+            EXPECT_EQ(shares.first, first % cluster);
+            EXPECT_EQ(shares.count, last - first + 1);
+            EXPECT_EQ(shares.second, schedule.place_of(tile, first) == 1);
+            for (int worker = first + 1; worker <= last; ++worker)
+              EXPECT_EQ(schedule.place_of(tile, worker), 0);
+          }
+        }
+}
+
+TEST(ZipperSchedule, ClustersHaveRoomForWhatTheyExchange) {
+  for (const int cluster : {2, 4, 8}) {
+    EXPECT_TRUE(ops::cluster_fits(64, cluster, 1, 32));
+    EXPECT_FALSE(ops::cluster_fits(128, cluster, 1, 32));
+    EXPECT_FALSE(ops::cluster_fits(64, cluster, 1, cluster - 1)) << "a CTA without a step";
+    EXPECT_FALSE(ops::cluster_fits(32, cluster, 3, 32)) << "one place for a tile";
+  }
+  EXPECT_TRUE(ops::cluster_fits(64, 4, 3, 32));
+  EXPECT_TRUE(ops::cluster_fits(64, 8, 3, 32));
+  EXPECT_TRUE(ops::cluster_fits(32, 4, 1, 32));
+  EXPECT_FALSE(ops::cluster_fits(32, 8, 1, 32)) << "eight sums of a slice";
+  EXPECT_FALSE(ops::cluster_fits(64, 6, 1, 32)) << "six sums of each of two slices";
+}
+
 TEST(ZipperSchedule, TheTableGivesPlansThatTheKernelsTake) {
   for (const int64_t rows : {16, 100, 576, 4096, 6144, 28672, 128256})
     for (const int64_t steps : {1, 5, 32, 112, 231})
@@ -107,6 +142,11 @@ TEST(ZipperSchedule, TheTableGivesPlansThatTheKernelsTake) {
           const int64_t outputs = row_tiles * ((tokens + plan.tile_tokens - 1) / plan.tile_tokens);
           ASSERT_LE(plan.workers, outputs * (plan.stream_k ? steps : 1)) << "a worker without work";
           ASSERT_LE(plan.workers, 264);
+          if (plan.cluster == 1) continue;
+          ASSERT_EQ(plan.workers % plan.cluster, 0);
+          const int64_t clusters = plan.workers / plan.cluster;
+          ASSERT_EQ(outputs % clusters, 0);
+          ASSERT_TRUE(ops::cluster_fits(plan.tile_tokens, plan.cluster, outputs / clusters, steps));
         }
       }
 }
@@ -119,8 +159,8 @@ TEST(ZipperSchedule, ManyTokensGetWhatWasFastestWhenMeasured) {
     EXPECT_EQ(plan.tile_tokens, tile_tokens) << tokens << " tokens, " << rows << " rows";
     EXPECT_EQ(plan.stream_k, stream_k) << tokens << " tokens, " << rows << " rows";
   };
-  expect(128, 6144, 4096, 64, false);
-  expect(192, 6144, 4096, 128, false);
+  expect(128, 6144, 4096, 64, true);
+  expect(192, 6144, 4096, 64, true);
   expect(384, 6144, 4096, 256, false);
   expect(512, 6144, 4096, 256, false);
   expect(1024, 6144, 4096, 256, false);

@@ -22,8 +22,9 @@ void launch(const Params& params, const DeviceActivations& x, cudaStream_t strea
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   cuda_check(prepared, "zipper GEMM: shared memory (it needs a Hopper GPU)");
   const CUtensorMap codes = byte_map(x.codes.data(), x.stride, x.tokens, S::kTokens / S::kCluster);
-  cluster_launch(kernel, params.schedule.workers, S::kCluster, S::kThreads, S::kSharedBytes, stream, overlap,
-                 codes, params);
+  const int cluster = params.schedule.cluster;
+  cluster_launch(kernel, params.schedule.workers / cluster, S::kCluster * cluster, S::kThreads,
+                 S::kSharedBytes, stream, overlap, codes, params);
 }
 
 template <int kDrain, bool kGroupScales>
@@ -39,15 +40,47 @@ bool takes_wide(const ZipperMatrix& weights) {
   return weights.drain == 128 && !weights.group_scales;
 }
 
+// Do the plan's clusters have equally many whole tiles, and room for what they exchange?
+bool fits(const ZipperPlan& plan, const ZipperSchedule& schedule) {
+  if (plan.kernel != ZipperPlan::Kernel::Gemm || !plan.stream_k || plan.workers % plan.cluster != 0)
+    return false;
+  const int outputs = schedule.row_tiles * schedule.token_tiles, clusters = plan.workers / plan.cluster;
+  return outputs % clusters == 0 &&
+         cluster_fits(plan.tile_tokens, plan.cluster, outputs / clusters, schedule.steps);
+}
+
 ZipperPlan plan_of(const ZipperMatrix& weights, int64_t tokens, const ZipperWorkspace& workspace) {
   const bool wide = takes_wide(weights) && workspace.wide.holds(tokens, weights.columns);
-  return plan_zipper(tokens, weights.rows, weights.tiles, weights.steps, workspace.processors, wide);
+  return plan_zipper(tokens, weights.rows, weights.tiles, weights.steps, workspace.slots, wide);
+}
+
+// Clusters that the current GPU runs at once: its GPCs may have lost SMs.
+ZipperSlots measured_slots(int processors) {
+  using S = Shape<64, 128, false>;
+  const auto kernel = zipper::zipper_kernel<S>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
+             "zipper GEMM: shared memory (it needs a Hopper GPU)");
+  ZipperSlots slots = processors;
+  for (int i = 0; i < 3; ++i) {
+    cudaLaunchAttribute size{};
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim = {2u << i, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(processors / (2 << i) * (2 << i)));
+    config.blockDim = dim3(S::kThreads);
+    config.dynamicSmemBytes = S::kSharedBytes;
+    config.attrs = &size;
+    config.numAttrs = 1;
+    cuda_check(cudaOccupancyMaxActiveClusters(&slots.clusters[i], kernel, &config), "clusters of the GPU");
+  }
+  return slots;
 }
 
 }  // namespace
 
 ZipperWorkspace::ZipperWorkspace(int64_t rows, int64_t tokens, int64_t columns)
-    : processors(gpu_processors()) {
+    : processors(gpu_processors()), slots(processors) {
+  if (gpu_kernels() == GpuKernels::Wgmma) slots = measured_slots(processors);
   // At most two CTAs an SM, two partial tiles a CTA; 128 x 128 results with one CTA an SM are the largest.
   partial = DeviceBuffer<float>(static_cast<size_t>(processors) * 2 * kTileRows * 128);
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows + 1;
@@ -76,16 +109,23 @@ void zipper_gemm_planned(const ZipperMatrix& weights, const DeviceActivations& x
   const int cluster = plan.tile_tokens >= 128 ? 2 : 1;
   params.schedule = {static_cast<int>((weights.tiles + cluster - 1) / cluster),
                      static_cast<int>((x.tokens + plan.tile_tokens - 1) / plan.tile_tokens),
-                     static_cast<int>(weights.steps), plan.workers, plan.stream_k};
+                     static_cast<int>(weights.steps),
+                     plan.workers,
+                     plan.stream_k,
+                     plan.cluster};
   params.stream_weights = params.schedule.token_tiles == 1;
   params.partial = workspace.partial.data();
   params.arrived = workspace.arrived.data();
   require(static_cast<size_t>((cluster == 2 ? 8 : 2) * params.schedule.row_tiles *
                               params.schedule.token_tiles) <= workspace.arrived.size(),
           "zipper GEMM: {} x {} results exceed the workspace", weights.rows, x.tokens);
-  require(!plan.stream_k || int64_t{2} * cluster * kTileRows * plan.tile_tokens * plan.workers <=
-                                std::ssize(workspace.partial),
-          "zipper GEMM: the partial sums of {} workers exceed the workspace", plan.workers);
+  require(plan.cluster == 1 || fits(plan, params.schedule),
+          "zipper GEMM: {} workers in clusters of {} do not take {} x {} tiles of {} tokens", plan.workers,
+          plan.cluster, params.schedule.row_tiles, params.schedule.token_tiles, plan.tile_tokens);
+  require(
+      !plan.stream_k || plan.cluster > 1 ||
+          int64_t{2} * cluster * kTileRows * plan.tile_tokens * plan.workers <= std::ssize(workspace.partial),
+      "zipper GEMM: the partial sums of {} workers exceed the workspace", plan.workers);
   if (wide) return zipper::launch_wide(plan.tile_tokens, params, x, workspace.wide, stream, overlap);
   if (weights.drain == 128 && !weights.group_scales)
     return launch_tokens<128, false>(plan.tile_tokens, params, x, stream, overlap);

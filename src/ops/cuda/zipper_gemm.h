@@ -25,6 +25,7 @@ class ZipperWorkspace {
   DeviceBuffer<int> arrived;    // [tiles * 2]; zero between calls
   WideActivations wide;         // where the constructor was told of columns
   int processors = 0;
+  ZipperSlots slots = 0;
 };
 
 /// y [x.tokens, weights.rows], rows `stride` elements apart, as BF16 or FP32. x must be quantised in the

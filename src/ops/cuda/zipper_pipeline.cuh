@@ -49,12 +49,25 @@ struct Ring {
   }
 };
 
-// One warp: dense chunks and residual blocks. They do not depend on earlier kernels.
+// One warp: dense chunks and residual blocks. They do not depend on earlier kernels. The chunks that fill the
+// ring first do not wait for the table that says where the residual is: a barrier is told of their bytes
+// first, of the residual's later.
 template <typename S, int kStages>
 __device__ void copy_weights(const Params& p, const WeightRing& to, int worker, int rank, int lane) {
   Ring<kStages> ring;
   ZipperSegment segment;
   const int tiles = (p.rows + kTileRows - 1) / kTileRows;
+  const auto copy_chunk = [&](int stage, int64_t number) {
+    const uint32_t full = to.barriers.full(stage);
+    const uint8_t* chunk = p.chunks + number * S::kChunkBytes;
+    ptx::barrier_expect(full, S::kChunkBytes);
+    if (p.stream_weights)
+      ptx::bulk_copy_stream(to.chunks + stage * S::kChunkBytes, chunk, S::kChunkBytes, full);
+    else
+      ptx::bulk_copy(to.chunks + stage * S::kChunkBytes, chunk, S::kChunkBytes, full);
+  };
+  bool filled = false;
+  int ahead = 0;  // steps whose chunks are on their way
   for (int64_t cursor = p.schedule.start(worker); p.schedule.next(worker, cursor, segment);) {
     // A cluster's last CTA may lie past the edge: it repeats the last tile and stores nothing.
     const int64_t tile = min(segment.row_tile * S::kCluster + rank, tiles - 1);
@@ -63,22 +76,27 @@ __device__ void copy_weights(const Params& p, const WeightRing& to, int worker, 
     for (int step = segment.first_step; step < segment.last_step; ++step) {
       const int offset = (step - segment.first_step) % 32;
       if (offset == 0 && step + lane < segment.last_step) entries = __ldg(p.blocks + first + step + lane);
+      if (!filled) {
+        filled = true;
+        ahead = min(kStages, segment.last_step - step);
+        if (lane == 0)
+          for (int i = 0; i < ahead; ++i) copy_chunk(i, first + step + i);
+      }
       const uint32_t entry = __shfl_sync(~0u, entries, offset);
       if (lane == 0) {
+        if (ahead <= 0) {
+          ptx::barrier_wait(to.barriers.empty(ring.stage), ring.parity ^ 1);
+          copy_chunk(ring.stage, first + step);
+        }
         const uint32_t full = to.barriers.full(ring.stage);
-        ptx::barrier_wait(to.barriers.empty(ring.stage), ring.parity ^ 1);
         ptx::store_shared(to.presence + 4 * ring.stage, entry & 255);
         const uint32_t residual_bytes = __popc(entry & 255) * kBlockBytes;
-        ptx::barrier_arrive_expect(full, S::kChunkBytes + residual_bytes);
-        const uint8_t* chunk = p.chunks + (first + step) * S::kChunkBytes;
-        if (p.stream_weights)
-          ptx::bulk_copy_stream(to.chunks + ring.stage * S::kChunkBytes, chunk, S::kChunkBytes, full);
-        else
-          ptx::bulk_copy(to.chunks + ring.stage * S::kChunkBytes, chunk, S::kChunkBytes, full);
+        ptx::barrier_arrive_expect(full, residual_bytes);
         if (residual_bytes > 0)
           ptx::bulk_copy(to.residual + ring.stage * kStrips * kBlockBytes,
                          p.residual + static_cast<int64_t>(entry >> 8) * kBlockBytes, residual_bytes, full);
       }
+      --ahead;
       __syncwarp();
       ring.advance();
     }

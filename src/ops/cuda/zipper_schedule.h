@@ -12,20 +12,45 @@ struct ZipperPlan {
   int workers;      // decode: CTAs; GEMM: CTAs, or pairs of them at 128 tokens; wide: pairs of CTAs
   int slices;       // decode: warps that share the columns of a strip
   bool stream_k;    // GEMM: workers take equal shares of all (tile, step) pairs; else whole tiles in turn
+  // GEMM of up to 64 tokens, stream-K: as many CTAs are a cluster, which has whole tiles; shares of these
+  // meet in its shared memory. 1: they meet in memory.
+  int cluster = 1;
+};
+
+/// What a GPU runs at once, a CTA an SM. The CTAs of a cluster lie within a group of SMs (GPC), of 16 or 18.
+struct ZipperSlots {
+  int processors;   // SMs
+  int clusters[3];  // of 2, 4 and 8 CTAs
+
+  /// What any such GPU has: whole groups of 16 SMs.
+  ZipperSlots(int processors)
+      : processors(processors), clusters{processors / 2, processors / 16 * 4, processors / 16 * 2} {}
 };
 
 /// Decode: the strips of 16 rows are spread evenly over the SMs, and an SM's 16 warps over its strips.
 ZipperPlan plan_decode(int64_t tokens, int64_t rows, int processors);
 /// GEMM: token tile and schedule by what was measured.
-ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, int processors);
+ZipperPlan plan_gemm(int64_t tokens, int64_t tiles, int64_t steps, const ZipperSlots& slots);
 /// Above these tokens the wide kernel is a choice.
 inline constexpr int64_t kMostTileTokens = 64;
 /// From then on, where the wide kernel takes the matrix: the cheapest by what tiles of 64 tokens and
 /// wide ones of 128 and 256 were measured to cost, whole or in equal shares.
-ZipperPlan plan_many(int64_t tokens, int64_t tiles, int64_t steps, int processors);
-/// The fastest for `tokens` rows against a matrix of `rows` rows, tiles x steps chunks, on a GPU of
-/// `processors` SMs; `wide` says whether the wide kernel takes the matrix.
-ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, int processors, bool wide);
+ZipperPlan plan_many(int64_t tokens, int64_t tiles, int64_t steps, const ZipperSlots& slots);
+/// The fastest for `tokens` rows against a matrix of `rows` rows, tiles x steps chunks; `wide` says whether
+/// the wide kernel takes the matrix.
+ZipperPlan plan_zipper(int64_t tokens, int64_t rows, int64_t tiles, int64_t steps, const ZipperSlots& slots,
+                       bool wide);
+
+/// Room for sums that meet in a cluster: tiles that a CTA shares, and of each tile slices of 8 tokens, one
+/// from every CTA that shares it for each slice that this one adds up.
+constexpr int exchange_tiles(int tile_tokens) {
+  return tile_tokens == 64 ? 2 : tile_tokens < 64 ? 1 : 0;
+}
+constexpr int exchange_slices(int tile_tokens) {
+  return tile_tokens == 64 ? 9 : tile_tokens < 64 ? 4 : 0;
+}
+/// Whether `cluster` CTAs can have `tiles` tiles of `tile_tokens` tokens in equal shares.
+bool cluster_fits(int tile_tokens, int cluster, int64_t tiles, int64_t steps);
 
 /// A stretch of K of one output tile.
 struct ZipperSegment {
@@ -55,22 +80,30 @@ class Divisor {
   int shift_ = 0;
 };
 
+/// The workers of a cluster that share a tile, in the order of K, numbered within the cluster.
+struct ZipperShares {
+  int first, count;
+  bool second;  // the first of them also shares the tile before
+};
+
 /// Which segments a worker computes, in order; the same arithmetic on every thread that needs it.
 struct ZipperSchedule {
   int row_tiles, token_tiles, steps, workers;
   bool stream_k;
+  int cluster;                      // divides the workers, and workers / cluster the tiles
   Divisor group_tiles, last_width;  // tiles of a group, token tiles of the last one
 
   // Tiles of up to 16 token tiles run together, so that a row tile's weights are read from memory once.
   static constexpr int kTokenGroup = 16;
 
   ZipperSchedule() = default;
-  ZipperSchedule(int rows, int tokens, int k_steps, int worker_count, bool share)
+  ZipperSchedule(int rows, int tokens, int k_steps, int worker_count, bool share, int share_cluster = 1)
       : row_tiles(rows),
         token_tiles(tokens),
         steps(k_steps),
         workers(worker_count),
         stream_k(share),
+        cluster(share_cluster),
         group_tiles(static_cast<uint32_t>(kTokenGroup * rows)),
         last_width(static_cast<uint32_t>((tokens - 1) % kTokenGroup + 1)) {}
 
@@ -91,6 +124,18 @@ struct ZipperSchedule {
   /// (0) and the one it ends in (1).
   __host__ __device__ int place_of(int tile, int worker) const {
     return begin(worker) / steps == tile ? 0 : 1;
+  }
+
+  /// The same in a cluster, which has equally many whole tiles as every other: 32 bits hold its steps.
+  __host__ __device__ ZipperShares shares_of(int tile) const {
+    const auto tiles = static_cast<unsigned>(row_tiles * token_tiles / (workers / cluster));
+    const unsigned total = tiles * steps, begin = tile % tiles * steps;
+    const unsigned first = ((begin + 1) * cluster - 1) / total,
+                   last = ((begin + steps) * cluster - 1) / total;
+    return {static_cast<int>(first), static_cast<int>(last - first + 1), total * first / cluster < begin};
+  }
+  __host__ __device__ bool whole(const ZipperSegment& of) const {
+    return of.first_step == 0 && of.last_step == steps;
   }
 
   __host__ __device__ ZipperSegment segment(int tile, int first, int last) const {
