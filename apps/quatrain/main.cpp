@@ -28,6 +28,11 @@ std::string printable(const std::string& text) {
   return out;
 }
 
+// libtorch's errors name the functions that they came through.
+std::string without_frames(const std::string& text) {
+  return text.substr(0, text.find("\nException raised from"));
+}
+
 // Not fmt::print, which throws where stderr cannot be written (a full disk): nobody would catch it.
 int report(const std::string& text, int code) {
   std::fputs(("error: " + printable(text) + "\n").c_str(), stderr);
@@ -91,7 +96,7 @@ int main(int argc, char** argv) {
         "out of memory; a smaller model or context may fit (quantize says beforehand with --max-ram)", 1);
   } catch (const std::exception& error) {
     if (std::ferror(stdout) != 0) return report(std::string("stdout: ") + error.what(), 1);
-    return report(error.what(), 1);
+    return report(without_frames(error.what()), 1);
   }
   if (std::fflush(stdout) != 0) return report("stdout: cannot write the answer", 1);
   return 0;

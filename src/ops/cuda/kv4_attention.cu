@@ -57,8 +57,8 @@ __device__ __forceinline__ void store(const AttentionParams& p, int batch_row, i
     float x[4] = {value.x, value.y, value.z, value.w};
     const AttentionCodes& to = p.codes;
     quad_codes(x, to.row, batch_row, column, active, [&](const StoredGroup& group, uint32_t codes) {
-      if (column % to.row.group == 0) {
-        const int64_t at = column / to.row.group * to.token_stride + batch_row;
+      if (to.row.opens(column)) {
+        const int64_t at = (column >> to.row.group_shift) * to.token_stride + batch_row;
         to.scale[at] = group.scale;
         to.zero[at] = group.zero;
       }

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_kernel(const T* x, RowPa
       x, p, token, first_column, transform, reduced,
       [&](int column, const StoredGroup& group, bool opens, uint2 codes) {
         if (opens) {
-          const int64_t at = column / p.group * out.token_stride + token;
+          const int64_t at = (column >> p.group_shift) * out.token_stride + token;
           out.scale[at] = group.scale;
           out.zero[at] = group.zero;
         }

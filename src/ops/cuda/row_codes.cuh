@@ -5,6 +5,8 @@
 
 #include <cuda_bf16.h>
 
+#include <bit>
+
 #include "ops/cuda/device_activations.h"
 #include "ops/cuda/group_quantizer.cuh"
 #include "ops/cuda/ptx/bulk_copy.cuh"
@@ -17,17 +19,22 @@ enum class RowSource { Plain, RmsNorm, SiluMul };
 // A thread holds kRowVector neighbouring columns at a time: a 16-byte load of BF16, and groups end at lanes.
 inline constexpr int kRowVector = 8;
 inline constexpr int kWarpColumns = 32 * kRowVector;
+inline constexpr int kUsualGroup = 128;
 inline constexpr int kRowStretches = 128;  // of a warp: rows of up to 32,768 columns
 
 struct RowParams {
   const float* gain;
   float epsilon;
   int width, group, groups, bits, hadamard;
+  int group_shift;  // column >> group_shift: its group
   bool symmetric, gelu;
   const float* add;
   float* sum;  // null: another block stores it
   unsigned long long* bad;
   int64_t stride;
+
+  /// Is this a group's first column?
+  __device__ bool opens(int column) const { return (column & (1u << group_shift) - 1) == 0; }
 };
 
 /// Of rows of `width` values in `groups` groups of `group`.
@@ -39,6 +46,7 @@ inline RowParams row_params(const RowOptions& options, int64_t width, int64_t gr
           static_cast<int>(groups),
           options.policy.bits,
           options.hadamard,
+          groups == 1 ? 31 : std::countr_zero(static_cast<unsigned>(group)),
           options.policy.symmetric,
           options.gelu,
           options.add,
@@ -80,6 +88,20 @@ __device__ __forceinline__ void load(const T* row, int column, int width, bool a
     to[i] = !kAligned && column + i < width ? static_cast<float>(row[column + i]) : 0.0f;
 }
 
+/// As load() takes them.
+__device__ __forceinline__ void store_vector(float* to, int valid, bool aligned,
+                                             const float (&from)[kRowVector]) {
+  if (aligned) {
+    auto* vectors = reinterpret_cast<float4*>(to);
+    vectors[0] = make_float4(from[0], from[1], from[2], from[3]);
+    vectors[1] = make_float4(from[4], from[5], from[6], from[7]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kRowVector; ++i)
+    if (i < valid) to[i] = from[i];
+}
+
 /// Brings the gains of `columns` columns into L1. They are weights: no kernel before this one writes them.
 __device__ __forceinline__ void prefetch_gain(const RowParams& p, int first_column, int columns) {
   if (p.gain == nullptr) return;
@@ -93,6 +115,22 @@ __device__ __forceinline__ float lane_reduce(float value, int lanes, Combine com
   for (int distance = lanes / 2; distance > 0; distance /= 2)
     value = combine(value, __shfl_xor_sync(~0u, value, distance));
   return value;
+}
+
+/// The least and the most of `lanes` neighbouring lanes; one branch in place of a loop's where they are
+/// kUsualLanes.
+template <int kUsualLanes>
+__device__ __forceinline__ void lane_extremes(float& low, float& high, int lanes) {
+  const auto meet = [&](int distance) {
+    low = fminf(low, __shfl_xor_sync(~0u, low, distance));
+    high = fmaxf(high, __shfl_xor_sync(~0u, high, distance));
+  };
+  if (lanes == kUsualLanes) {
+#pragma unroll
+    for (int distance = kUsualLanes / 2; distance > 0; distance /= 2) meet(distance);
+  } else {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) meet(distance);
+  }
 }
 
 template <typename Combine>
@@ -136,12 +174,10 @@ __device__ __forceinline__ void warp_hadamard(float (&x)[kColumns], int order) {
         x[i | distance] = a - b;
       }
   for (int distance = kColumns; distance < min(order, 32 * kColumns); distance *= 2) {
-    const bool upper = threadIdx.x & (distance / kColumns);
+    const float sign = threadIdx.x & (distance / kColumns) ? -1.0f : 1.0f;
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const float other = __shfl_xor_sync(~0u, x[i], distance / kColumns);
-      x[i] = upper ? other - x[i] : x[i] + other;
-    }
+    for (int i = 0; i < kColumns; ++i)
+      x[i] = __fmaf_rn(sign, x[i], __shfl_xor_sync(~0u, x[i], distance / kColumns));
   }
 }
 
@@ -190,14 +226,23 @@ __device__ __forceinline__ StoredGroup stored_group(float low, float high, const
 template <int kColumns>
 __device__ __forceinline__ void pack_codes(const float (&x)[kColumns], int valid, const StoredGroup& stored,
                                            int bits, uint32_t (&words)[kColumns / 4]) {
-  const DeviceGroup group{stored.scale, stored.zero + stored.shift};
-  const float reciprocal = group_reciprocal(group.scale);
+  int codes[kColumns];
+  rounded_quotients(x, stored.scale, group_reciprocal(stored.scale), codes);
+  const int least = -stored.shift, most = (1 << bits) - 1 - stored.shift;
 #pragma unroll
-  for (int i = 0; i < kColumns / 4; ++i) words[i] = 0;
+  for (int i = 0; i < kColumns / 4; ++i) {
+    uint32_t code[4];
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const uint32_t code = (quantize_value_device(x[i], group, reciprocal, bits) - stored.shift) & 255;
-    if (i < valid) words[i / 4] |= code << i % 4 * 8;
+    for (int j = 0; j < 4; ++j)
+      code[j] = static_cast<uint32_t>(min(max(codes[4 * i + j] + stored.zero, least), most));
+    words[i] =
+        __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
+  }
+  if (valid >= kColumns) return;
+#pragma unroll
+  for (int i = 0; i < kColumns / 4; ++i) {
+    const int bytes = min(max(valid - 4 * i, 0), 4);
+    words[i] = bytes == 0 ? 0 : words[i] & ~0u >> 8 * (4 - bytes);
   }
 }
 
@@ -230,10 +275,9 @@ __device__ __forceinline__ void quad_codes(float (&x)[4], const RowParams& p, in
     for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(x[i], norm);
   }
   if (active) report_bad(x, token, column, p.width, p.bad);
-  const auto least = [](float a, float b) { return fminf(a, b); };
-  const auto most = [](float a, float b) { return fmaxf(a, b); };
-  const float low = lane_reduce(fminf(fminf(x[0], x[1]), fminf(x[2], x[3])), p.group / 4, least);
-  const float high = lane_reduce(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])), p.group / 4, most);
+  float low = fminf(fminf(x[0], x[1]), fminf(x[2], x[3]));
+  float high = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+  lane_extremes<kUsualGroup / 4>(low, high, p.group / 4);
   if (!active) return;
   const StoredGroup group = stored_group(low, high, p);
   uint32_t codes[1];
@@ -286,10 +330,9 @@ __device__ __forceinline__ void row_codes(const T* x, const RowParams& p, int64_
     }
     if (kSource == RowSource::RmsNorm && p.add != nullptr && column < p.width) {
 #pragma unroll
-      for (int i = 0; i < kRowVector; ++i) {
-        v[pass][i] += with[i];
-        if (p.sum != nullptr && column + i < p.width) p.sum[token * p.width + column + i] = v[pass][i];
-      }
+      for (int i = 0; i < kRowVector; ++i) v[pass][i] += with[i];
+      if (p.sum != nullptr)
+        store_vector(p.sum + token * p.width + column, p.width - column, p.width % kRowVector == 0, v[pass]);
     }
     squares[pass] = 0;
 #pragma unroll
@@ -337,25 +380,32 @@ __device__ __forceinline__ void row_codes(const T* x, const RowParams& p, int64_
   const auto write = [&](const float(&values)[kRowVector], int column, const StoredGroup& group) {
     uint32_t codes[2];
     pack_codes(values, p.width - column, group, p.bits, codes);
-    store(column, group, whole_row ? column == 0 : column % p.group == 0, make_uint2(codes[0], codes[1]));
+    store(column, group, p.opens(column), make_uint2(codes[0], codes[1]));
   };
   float row_low = INFINITY, row_high = -INFINITY;
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {
     const int column = column_of(pass);
     float low = INFINITY, high = -INFINITY;
+    if (column + kRowVector <= p.width) {
 #pragma unroll
-    for (int i = 0; i < kRowVector; ++i) {
-      if (column + i >= p.width) break;
-      low = fminf(low, v[pass][i]);
-      high = fmaxf(high, v[pass][i]);
+      for (int i = 0; i < kRowVector; ++i) {
+        low = fminf(low, v[pass][i]);
+        high = fmaxf(high, v[pass][i]);
+      }
+    } else if constexpr (!kAligned) {
+#pragma unroll
+      for (int i = 0; i < kRowVector; ++i) {
+        if (column + i >= p.width) break;
+        low = fminf(low, v[pass][i]);
+        high = fmaxf(high, v[pass][i]);
+      }
     }
     if constexpr (kSource != RowSource::RmsNorm) report_bad(v[pass], token, column, p.width, p.bad);
     row_low = fminf(row_low, low);
     row_high = fmaxf(row_high, high);
     if (whole_row) continue;
-    low = lane_reduce(low, lanes, least);
-    high = lane_reduce(high, lanes, most);
+    lane_extremes<kUsualGroup / kRowVector>(low, high, lanes);
     if (column < p.width) write(v[pass], column, stored_group(low, high, p));
   }
   if (!whole_row) return;

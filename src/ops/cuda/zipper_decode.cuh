@@ -87,7 +87,7 @@ __device__ bool norm_rows(const DecodeParams& p, uint32_t pieces, float* scales,
   for (int token = 0; token < p.tokens; ++token) {
     const auto store = [&](int column, const StoredGroup& group, bool opens, uint2 codes) {
       if (opens) {
-        const int at = column / row.group * kTokens + token;
+        const int at = (column >> row.group_shift) * kTokens + token;
         scales[at] = group.scale;
         zeros[at] = group.zero;
         any_zero |= group.zero != 0;
@@ -132,8 +132,8 @@ __device__ void gate_codes(const DecodeParams& p, const float* partial, const fl
     if (row.gain != nullptr) x[i] = __fmul_rn(x[i], row.gain[column + i]);
   }
   quad_codes(x, row, token, column, true, [&](const StoredGroup& group, uint32_t codes) {
-    if (column % row.group == 0) {
-      const int64_t at = column / row.group * p.gate.token_stride + token;
+    if (row.opens(column)) {
+      const int64_t at = (column >> row.group_shift) * p.gate.token_stride + token;
       p.gate.scale[at] = group.scale;
       p.gate.zero[at] = group.zero;
     }

@@ -48,8 +48,8 @@ using Kernel = ZipperPlan::Kernel;
 constexpr TileCost kTile32[] = {{Kernel::Gemm, 32, 1, {0.39, 0.39, 0.39, 0.39}, 0.66, 3.4, 8.5, 3.1, 0}};
 constexpr TileCost kTile64[] = {{Kernel::Gemm, 64, 1, {0.446, 0.446, 0.446, 0.446}, 0, 3.7, 9.2, 3.9, 0}};
 constexpr TileCost kMany[] = {kTile64[0],
-                              {Kernel::Wide, 128, 2, {0.66, 0.66, 0.66, 0.66}, 0, 0.9, 14.0, 0, 5.0},
-                              {Kernel::Wide, 256, 2, {0.66, 0.66, 0.8, 0.95}, 0, 0.3, 0, 0, 5.0}};
+                              {Kernel::Wide, 128, 2, {0.64, 0.64, 0.64, 0.64}, 0, 0.9, 14.0, 0, 5.0},
+                              {Kernel::Wide, 256, 2, {0.69, 0.69, 0.82, 0.95}, 0, 0.9, 0, 0, 5.0}};
 
 struct TimedPlan {
   ZipperPlan plan{};
