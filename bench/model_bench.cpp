@@ -123,7 +123,9 @@ class Work {
     rewind();
     if (!keep) return;
     times_.push_back(time);
-    bandwidth_shares_.push_back(static_cast<double>(result_.bytes_per_token * result_.tokens) / time / read);
+    if (read > 0)
+      bandwidth_shares_.push_back(static_cast<double>(result_.bytes_per_token * result_.tokens) / time /
+                                  read);
     if (peak > 0) dot_shares_.push_back(operations_ / time / peak);
     if (const OperatorClock* clock = engine_.clock())
       for (size_t i = 0; i < OperatorClock::kCount; ++i)
@@ -237,10 +239,11 @@ ModelBench bench_model(const ModelBenchOptions& options) {
   bench.weight_bytes = engine->weight_bytes_per_token();
   bench.last_level_cache = last_level_cache();
   bench.peak_memory = peak_memory();
+  bench.on_cpu = options.engine.device == "cpu";
   bench.golden = check_golden(*engine);
 
   ThreadPool pool(engine->threads());
-  const int64_t size = std::min(bench.weight_bytes, kMostReadBytes) / 64 * 64;
+  const int64_t size = bench.on_cpu ? std::min(bench.weight_bytes, kMostReadBytes) / 64 * 64 : 64;
   const auto buffer = ops::allocate_packed(static_cast<size_t>(size));
   std::memset(buffer.get(), 1, static_cast<size_t>(size));
   const auto read_rate = [&] {
@@ -250,7 +253,8 @@ ModelBench bench_model(const ModelBenchOptions& options) {
   std::vector<double> reads, peaks;
   for (int round = 0; round <= options.rounds; ++round)  // round 0 warms caches, pages and clocks
     for (Work& work : works) {
-      const double read = std::max(read_rate(), read_rate()), peak = dot_peak(pool);
+      const double read = bench.on_cpu ? std::max(read_rate(), read_rate()) : 0,
+                   peak = bench.on_cpu ? dot_peak(pool) : 0;
       work.round(read, peak, round > 0);
       if (round == 0) continue;
       reads.push_back(read);

@@ -29,7 +29,7 @@ struct WorkResult {
   int64_t tokens = 0;  // of one round
   double tok_s = 0, slowest = 0, fastest = 0;
   int64_t bytes_per_token = 0;  // weights and cache that are read for it
-  double bandwidth_share = 0;   // of the streaming read beside it
+  double bandwidth_share = 0;   // of the streaming read beside it; 0 on a GPU
   double dot_share = 0;         // of the integer dot-product peak beside it; 0 where that is not known
   std::vector<std::pair<std::string, double>> operators;  // share of the time
 };
@@ -43,6 +43,7 @@ struct GoldenCheck {
 };
 
 struct ModelBench {
+  bool on_cpu = true;  // else the limits of the machine are not measured, nor are kernels checked
   std::string isa, processor;
   int threads = 0;
   double load_seconds = 0;       // to the first token

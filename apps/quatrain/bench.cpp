@@ -14,10 +14,11 @@ using bench::ModelBench;
 using bench::ModelBenchOptions;
 using bench::WorkResult;
 
-void print(const ModelBenchOptions& options, const ModelBench& bench) {
-  fmt::print("{}: {}, {} threads, {}\n", options.model.string(), bench.isa, bench.threads, bench.processor);
-  fmt::print("  loaded to the first token in {:.2f} s, {:.1f} MB resident at most\n", bench.load_seconds,
-             static_cast<double>(bench.peak_memory) / 1e6);
+void print_machine(const ModelBench& bench) {
+  if (!bench.on_cpu)
+    return fmt::print(
+        "  the machine's limits and the kernels are not looked at on a GPU: scripts/gpu-bench and gpu-test "
+        "do\n");
   fmt::print("  {:.1f} MB of weights a token, {} the {:.0f} MB of last-level cache\n",
              static_cast<double>(bench.weight_bytes) / 1e6,
              bench.weight_bytes <= bench.last_level_cache ? "within" : "beyond",
@@ -27,12 +28,27 @@ void print(const ModelBenchOptions& options, const ModelBench& bench) {
   fmt::print("\n  golden generation: {} tokens, the kernels within {:.2e} of the generic ones{}{}\n",
              bench.golden.tokens, bench.golden.deviation, bench.golden.where.empty() ? "" : ", most at ",
              bench.golden.where);
+}
+
+std::string percent(double share) {
+  return share > 0 ? fmt::format("{:.1f}%", 100 * share) : "-";
+}
+
+void print(const ModelBenchOptions& options, const ModelBench& bench) {
+  if (bench.on_cpu)
+    fmt::print("{}: {}, {} threads, {}\n", options.model.string(), bench.isa, bench.threads, bench.processor);
+  else
+    fmt::print("{}: {}\n", options.model.string(), options.engine.device);
+  fmt::print("  loaded to the first token in {:.2f} s, {:.1f} MB resident at most\n", bench.load_seconds,
+             static_cast<double>(bench.peak_memory) / 1e6);
+  print_machine(bench);
   fmt::print("{:8} {:>5} {:>6} {:>7} {:>10} {:>19} {:>9} {:>9} {:>8}\n", "work", "batch", "depth", "tokens",
              "tok/s", "slowest - fastest", "MB/token", "bandwidth", "dot peak");
   for (const WorkResult& r : bench.results) {
-    fmt::print("{:8} {:>5} {:>6} {:>7} {:>10.1f} {:>19} {:>9.2f} {:>8.1f}% {:>7.1f}%\n", r.work, r.batch,
-               r.depth, r.tokens, r.tok_s, fmt::format("{:.1f} - {:.1f}", r.slowest, r.fastest),
-               static_cast<double>(r.bytes_per_token) / 1e6, 100 * r.bandwidth_share, 100 * r.dot_share);
+    fmt::print("{:8} {:>5} {:>6} {:>7} {:>10.1f} {:>19} {:>9.2f} {:>9} {:>8}\n", r.work, r.batch, r.depth,
+               r.tokens, r.tok_s, fmt::format("{:.1f} - {:.1f}", r.slowest, r.fastest),
+               static_cast<double>(r.bytes_per_token) / 1e6, percent(r.bandwidth_share),
+               percent(r.dot_share));
     std::string shares;
     double transforms = 0;
     for (const auto& [name, share] : r.operators) {
@@ -61,7 +77,11 @@ Json to_json(const ModelBenchOptions& options, const ModelBench& bench) {
                        {"dot_share", r.dot_share},
                        {"operators", operators}});
   }
+  Json golden = {
+      {"tokens", bench.golden.tokens}, {"deviation", bench.golden.deviation}, {"where", bench.golden.where}};
+  if (!bench.on_cpu) golden = nullptr;
   return {{"model", options.model.string()},
+          {"device", options.engine.device},
           {"isa", bench.isa},
           {"processor", bench.processor},
           {"threads", bench.threads},
@@ -72,10 +92,7 @@ Json to_json(const ModelBenchOptions& options, const ModelBench& bench) {
           {"last_level_cache", bench.last_level_cache},
           {"read_bandwidth", bench.read_bandwidth},
           {"dot_peak", bench.dot_peak},
-          {"golden",
-           {{"tokens", bench.golden.tokens},
-            {"deviation", bench.golden.deviation},
-            {"where", bench.golden.where}}},
+          {"golden", golden},
           {"results", results}};
 }
 
