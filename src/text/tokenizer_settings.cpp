@@ -20,6 +20,7 @@ Json read_object(const fs::path& directory, const std::string& name) {
 std::optional<std::string> content_of(const Json& value, const std::string& where) {
   if (value.is_null()) return std::nullopt;
   if (value.is_string()) return value.get<std::string>();
+  require(value.is_object(), "{} must be a token's text, is {}", where, value.dump().substr(0, 80));
   return json_get<std::string>(value, "content", where);
 }
 

@@ -187,6 +187,12 @@ TEST(Gptq, DeadColumnsFewSamplesAndBrokenHessians) {
   EXPECT_FALSE(result.fallback);
   EXPECT_TRUE(std::isfinite(result.loss));
 
+  GptqOptions undamped;  // rises from 0 too
+  undamped.damping = 0;
+  result = quantize_gptq("q", weight, random_hessian(32, 3, 12), {}, {}, undamped);
+  EXPECT_LE(result.damping, 1);
+  EXPECT_TRUE(std::isfinite(result.loss));
+
   torch::Tensor indefinite = random_hessian(32, 200, 13);
   indefinite = indefinite - 0.5 * indefinite.diagonal().mean() * torch::eye(32, torch::kDouble);
   indefinite.diagonal().clamp_min_(1e-3);

@@ -136,7 +136,7 @@ TEST_F(Directory, AFieldOfAnotherTypeIsNamed) {
        {R"({"eos_token_id": "2"})", R"({"eos_token_id": 2.5})", R"({"eos_token_id": [2, null]})"})
     expect_named("generation_config.json", wrong, "eos_token_id");
   expect_named("config.json", R"({"eos_token_id": true})", "eos_token_id");
-  expect_named("special_tokens_map.json", R"({"bos_token": 7})", "bos_token");
+  expect_named("special_tokens_map.json", R"({"bos_token": 7})", "bos_token must be a token's text, is 7");
   expect_named("tokenizer_config.json", R"({"eos_token": ["</s>"]})", "eos_token");
   expect_named("tokenizer_config.json", R"({"additional_special_tokens": "ab"})",
                "additional_special_tokens");

@@ -16,7 +16,7 @@
 namespace quatrain {
 namespace {
 
-constexpr double kMostDamping = 1;
+constexpr double kMostDamping = 1, kLeastRaised = 1e-4;  // from 0 too it rises in a few steps
 
 // weights[i] -= e factors[i]
 QUATRAIN_ISA_CLONES void subtract_multiple(float* weights, const float* factors, float e, int64_t count) {
@@ -74,7 +74,7 @@ class Gptq {
     std::optional<torch::Tensor> factor;
     double damping = options_.damping;
     if (torch::isfinite(ordered).all().item<bool>())
-      for (; damping <= kMostDamping * 1.0001; damping *= 10) {
+      for (; damping <= kMostDamping * 1.0001; damping = std::max(10 * damping, kLeastRaised)) {
         factor = inverse_factor(ordered, damping);
         if (factor) break;
         log_warn("{}: the Hessian is not positive definite with damping {}", name_, damping);
